@@ -1,0 +1,41 @@
+"""snapgrad: training recurrent networks online."""
+
+from snapgrad.algorithms.base import Algorithm, Gradient, Info, Params, State
+from snapgrad.algorithms.bptt import bptt
+from snapgrad.algorithms.frozen import frozen
+from snapgrad.algorithms.rflo import rflo
+from snapgrad.algorithms.rtrl import rtrl
+from snapgrad.algorithms.snap import snap
+from snapgrad.algorithms.uoro import uoro
+from snapgrad.cells.base import Cell
+from snapgrad.cells.general import GeneralCell
+from snapgrad.cells.gru import GRU
+from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.unit import UnitCell, UnitParams
+from snapgrad.cells.vanilla import Vanilla
+from snapgrad.sparsity.matrix import SparseMatrix, multiply
+from snapgrad.sparsity.pattern import Pattern
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "Algorithm",
+    "Cell",
+    "GeneralCell",
+    "Gradient",
+    "Info",
+    "Params",
+    "Pattern",
+    "SparseMatrix",
+    "State",
+    "UnitCell",
+    "UnitParams",
+    "Vanilla",
+    "bptt",
+    "frozen",
+    "multiply",
+    "rflo",
+    "rtrl",
+    "snap",
+    "uoro",
+]

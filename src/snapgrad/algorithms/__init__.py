@@ -1,0 +1,1 @@
+"""How to differentiate: one file an algorithm, one interface for all."""

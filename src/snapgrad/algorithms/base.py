@@ -1,0 +1,204 @@
+"""The one interface of all algorithms, and all that they share.
+
+A window of T steps is always taken in three parts; an algorithm says only how the first and the last are done:
+
+    forward    s_1 .. s_T from s_0 and x_1 .. x_T                            (the algorithm's `window`)
+    readout    L_t, dL_t/dreadout and delta_t = dL_t/dh_t of all steps      (here)
+    backward   the cell's gradient from delta_1 .. delta_T                  (the function that `window` returned)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from snapgrad import arguments
+from snapgrad.algorithms import checks
+from snapgrad.cells.base import Cell, PyTree
+from snapgrad.sparsity.matrix import ready_to_multiply
+
+Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
+
+
+class Params(NamedTuple):
+    """What is trained: the cell's parameters and the readout's, any pytrees."""
+
+    cell: PyTree
+    readout: PyTree
+
+
+class Info(NamedTuple):
+    """Diagnostics of a window; nothing here is needed to go on."""
+
+    losses: jax.Array  # [T, B] loss of every example at every step
+
+
+class Gradient(NamedTuple):
+    """The result of a window: the objective, its gradient shaped like the parameters, and diagnostics."""
+
+    loss: jax.Array  # sum over steps of the mean over the batch
+    grads: Params
+    info: Info
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who made a state: compared, so that a state cannot be given to another algorithm or network."""
+
+    algorithm: str
+    cell: Cell
+    structure: Any  # tree structure of the cell's parameters, with their sparsity patterns
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} on {self.cell}"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """What is carried from window to window."""
+
+    cell: PyTree  # [B, ...] the cell's own state
+    memory: PyTree  # what the algorithm remembers beside it: an influence, random vectors, or ()
+    origin: Origin = field(metadata={"static": True})
+
+
+class Algorithm(NamedTuple):
+    """A way to compute gradients of a recurrent cell: three pure functions.
+
+    init(params, batch_size, key=None) -> state
+        The state of `batch_size` sequences about to start. Only `uoro` uses the key.
+    grad(params, state, xs, targets) -> (Gradient, state)
+        The gradient over a window xs [T, B, ...], targets [T, B, ...], and the state to go on from. T = 1 is fully
+        online. Jittable; compiles once a window shape.
+    reset(state, where) -> state
+        Starts a new sequence in the lanes where `where` [B] is True, and leaves the others as they are.
+    """
+
+    init: Callable[..., State]
+    grad: Callable[[Params, State, Any, Any], tuple[Gradient, State]]
+    reset: Callable[[State, Any], State]
+
+
+class Outcome(NamedTuple):
+    """What a window leaves behind."""
+
+    grads: PyTree  # shaped like the cell's parameters
+    cell: PyTree  # the cell's state after the window
+    memory: PyTree  # the algorithm's memory after it
+
+
+class Rule(NamedTuple):
+    """What an algorithm has to say for itself.
+
+    start(cell_params, batch_size, key) -> memory
+    window(cell_params, s_0, memory, xs) -> hs [T, B, ...], and a function deltas [T, B, ...] -> Outcome
+    restart(memory, where) -> memory with a new sequence in those lanes
+    """
+
+    start: Callable[[PyTree, int, Any], PyTree]
+    window: Callable[[PyTree, PyTree, PyTree, Any], tuple[jax.Array, Callable[[jax.Array], Outcome]]]
+    restart: Callable[[PyTree, jax.Array], PyTree]
+
+
+def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
+    """Makes an `Algorithm` of a rule: checks the arguments, adds the loss and the readout's gradient."""
+    checks.cell(cell)
+    checks.loss(loss)
+
+    def origin(params: Params) -> Origin:
+        return Origin(name, cell, jax.tree.structure(params.cell))
+
+    def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
+        checks.params(params)
+        arguments.positive_integer("batch_size", batch_size)
+        memory = rule.start(params.cell, batch_size, key)
+        return State(initial_states(cell, params.cell, batch_size), memory, origin(params))
+
+    def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
+        checks.params(params)
+        checks.state(state, State, origin(params))
+        xs, targets = jnp.asarray(xs), jax.tree.map(jnp.asarray, targets)
+        checks.window(cell, params, state, xs, targets)
+        hs, backward = rule.window(params.cell, state.cell, state.memory, xs)
+        checks.loss_value(loss, params.readout, hs, targets)
+        losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
+        outcome = backward(deltas)
+        grads = params._replace(cell=outcome.grads, readout=readout_grads)
+        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses))
+        return gradient, State(outcome.cell, outcome.memory, state.origin)
+
+    def reset(state: State, where: Any) -> State:
+        checks.state_type(state, State)
+        where = jnp.asarray(where)
+        checks.where(where, state)
+        fresh = jax.tree.map(lambda leaf, s: leaf.astype(s.dtype), cell.initial_state(), state.cell)
+        restarted = jax.tree.map(lambda s, s_0: select_lanes(where, s_0[None], s), state.cell, fresh)
+        return State(restarted, rule.restart(state.memory, where), state.origin)
+
+    return Algorithm(init, grad, reset)
+
+
+def initial_states(cell: Cell, params: PyTree, batch_size: int) -> PyTree:
+    """The cell's initial state for a batch, in the parameters' dtype."""
+    dtype = param_dtype(params)
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf.astype(dtype), (batch_size, *leaf.shape)), cell.initial_state()
+    )
+
+
+def param_dtype(params: PyTree) -> Any:
+    """The dtype that states and influences take."""
+    return jnp.result_type(*jax.tree.leaves(params))
+
+
+class Trajectory(NamedTuple):
+    """A batch's way through a window of T steps."""
+
+    before: PyTree  # [T, B, ...] s_0 .. s_{T-1}
+    last: PyTree  # [B, ...] s_T
+    outputs: jax.Array  # [T, B, ...] h_1 .. h_T
+
+
+def unroll(cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> Trajectory:
+    """Runs a batch over a window, forward only."""
+    ready = ready_to_multiply(params)
+
+    def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, tuple[PyTree, jax.Array]]:
+        s_t = jax.vmap(cell.step, in_axes=(None, 0, 0))(ready, s_tm1, x_t)
+        return s_t, (s_tm1, jax.vmap(cell.output)(s_t))
+
+    s_T, (before, outputs) = jax.lax.scan(step, s_0, xs)
+    return Trajectory(before, s_T, outputs)
+
+
+def readout_gradient(loss: Loss, readout: PyTree, hs: jax.Array, targets: Any) -> tuple[jax.Array, PyTree, jax.Array]:
+    """Losses [T, B], dL/dreadout and deltas dL/dh [T, B, ...], for all steps in one batch."""
+
+    def objective(readout: PyTree, hs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        over_batch = jax.vmap(loss, in_axes=(None, 0, 0))
+        losses = jax.vmap(over_batch, in_axes=(None, 0, 0))(readout, hs, targets)
+        return jnp.sum(jnp.mean(losses, axis=1)), losses
+
+    (readout_grads, deltas), losses = jax.grad(objective, argnums=(0, 1), has_aux=True)(readout, hs)
+    return losses, readout_grads, deltas
+
+
+def state_deltas(cell: Cell, way: Trajectory, deltas: jax.Array) -> jax.Array:
+    """dL/ds [T, B, states], flat, from dL/dh [T, B, ...]: back through the cell's `output`."""
+    after = jax.tree.map(lambda before, last: jnp.concatenate([before[1:], last[None]]), way.before, way.last)
+
+    def one(s_t: PyTree, delta_t: jax.Array) -> jax.Array:
+        return ravel_pytree(jax.vjp(cell.output, s_t)[1](delta_t)[0])[0]
+
+    return jax.vmap(jax.vmap(one))(after, deltas)
+
+
+def select_lanes(where: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """`new` in the lanes [B] where `where` is True, `old` in the others."""
+    return jnp.where(where.reshape(-1, *([1] * (old.ndim - 1))), new, old)

@@ -1,0 +1,100 @@
+"""What is asked of an algorithm's arguments together. Every refusal is one sentence: the argument, the need, the value.
+
+All of it looks at types, shapes and dtypes only, so it works on traced values and costs nothing at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from snapgrad.cells.base import Cell
+
+
+def cell(value: Any) -> None:
+    """Refuses what is not a cell."""
+    if not isinstance(value, Cell):
+        raise TypeError(f"`cell` must be a snapgrad cell such as sg.GRU(inputs, units), got {type(value).__name__}")
+
+
+def loss(value: Any) -> None:
+    """Refuses what is not a function."""
+    if not callable(value):
+        raise TypeError(f"`loss` must be a function (readout, h, target) -> scalar, got {type(value).__name__}")
+
+
+def params(value: Any) -> None:
+    """Refuses what has no cell and readout, or holds other than floats."""
+    if not hasattr(value, "cell") or not hasattr(value, "readout"):
+        raise TypeError(f"`params` must be sg.Params(cell=..., readout=...), got {type(value).__name__}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            where = jax.tree_util.keystr(path)
+            raise TypeError(
+                f"`params` must hold floating-point arrays only, got {jnp.result_type(leaf)} in params{where}"
+            )
+
+
+def state_type(value: Any, expected: type) -> None:
+    """Refuses what no `init` made."""
+    if not isinstance(value, expected):
+        raise TypeError(f"`state` must come from this algorithm's init, got {type(value).__name__}")
+
+
+def state(value: Any, expected: type, origin: Any) -> None:
+    """Refuses a state of another algorithm, cell or sparsity pattern."""
+    state_type(value, expected)
+    made = value.origin
+    if (made.algorithm, made.cell) != (origin.algorithm, origin.cell):
+        raise ValueError(f"`state` must come from this algorithm's init ({origin}), got one from {made}")
+    if made.structure != origin.structure:
+        raise ValueError(
+            "`state` must come from init with parameters of the same sparsity pattern, got one made for another pattern"
+        )
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(jnp.shape(array))
+
+
+def window(cell: Cell, params: Any, state: Any, xs: Any, targets: Any) -> None:
+    """Refuses a window that does not fit the cell, the state or itself."""
+    integer = jnp.issubdtype(xs.dtype, jnp.integer)
+    if not integer and not jnp.issubdtype(xs.dtype, jnp.floating):
+        raise TypeError(f"`xs` must hold floats (vectors) or integers (indices), got {xs.dtype}")
+    wanted = "[T, B] of integers" if integer else f"[T, B, {cell.inputs}]"
+    if xs.ndim != (2 if integer else 3) or (not integer and xs.shape[2] != cell.inputs):
+        raise ValueError(f"`xs` must have shape {wanted}, got {_shape(xs)}")
+    if xs.shape[0] < 1:
+        raise ValueError(f"`xs` must have at least one step, got shape {_shape(xs)}")
+    leaves = jax.tree.leaves(state.cell)
+    lanes, dtype = leaves[0].shape[0], leaves[0].dtype
+    if xs.shape[1] != lanes:
+        raise ValueError(f"`xs` must have the state's batch size {lanes} as its second axis, got shape {_shape(xs)}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(targets):
+        if _shape(leaf)[:2] != xs.shape[:2]:
+            where = jax.tree_util.keystr(path)
+            raise ValueError(f"`targets`{where} must begin with the shape {xs.shape[:2]} of `xs`, got {_shape(leaf)}")
+    needed = jnp.result_type(*jax.tree.leaves(params.cell))
+    if dtype != needed:
+        raise TypeError(f"`state` must have the dtype of `params`, {needed}, got {dtype}")
+    if not integer and xs.dtype != needed:
+        raise TypeError(f"`xs` must have the dtype of `params`, {needed}, got {xs.dtype}")
+
+
+def loss_value(loss: Any, readout: Any, hs: Any, targets: Any) -> None:
+    """Refuses a loss that is not a scalar."""
+    first = jax.eval_shape(lambda *window: jax.tree.map(lambda leaf: leaf[0, 0], window), hs, targets)
+    out = jax.eval_shape(lambda *args: jax.tree.map(jnp.asarray, loss(*args)), readout, *first)
+    if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        got = f"{out.dtype} of shape {out.shape}" if hasattr(out, "shape") else type(out).__name__
+        raise ValueError(f"`loss` must return a floating-point scalar for one example at one step, got {got}")
+
+
+def where(value: Any, state: Any) -> None:
+    """Refuses what does not say yes or no for every lane."""
+    lanes = jax.tree.leaves(state.cell)[0].shape[0]
+    if value.dtype != jnp.bool_ or value.shape != (lanes,):
+        raise ValueError(f"`where` must be booleans of shape {(lanes,)}, got {value.dtype} of shape {_shape(value)}")

@@ -1,0 +1,57 @@
+"""SnAp's gradient over a whole sequence, without any J.
+
+If a window starts from reset and ends its sequence, the sum of delta_t . J_t can be taken from the other end: it is
+backpropagation in which every group of parameters sees only its own subnetwork R. With one column Lambda[., b] for each
+group b, kept at the rows R_b:
+
+    Lambda_t[R_b, b] = delta_t[R_b] + D_{t+1}[R_b, R_b]^T Lambda_{t+1}[R_b, b]
+    g_b              = sum_t  Lambda_t[E_b, b] . I_t[E_b, P_b]            E_b: what the group touches at once
+
+A step costs nnz(D[R_b, R_b]) multiply-adds a group, instead of that for each of its parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from snapgrad.algorithms.base import (
+    Outcome,
+    PyTree,
+    Rule,
+    initial_states,
+    state_deltas,
+    unroll,
+)
+from snapgrad.cells.base import Cell
+from snapgrad.kernels import reference as kernel
+from snapgrad.sparsity.reach import influence_blocks
+
+
+def backward_in_time(cell: Cell, order: int | None) -> Rule:
+    """The rule of `snap(..., episodic=True)`: nothing is remembered between windows."""
+
+    def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+        s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
+        way = unroll(cell, params, s_0, xs)
+
+        def backward(deltas: jax.Array) -> Outcome:
+            jacobians = cell.jacobians(params)
+            blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
+            linearise = jax.vmap(jacobians.at(params))
+
+            def step(Lambda: kernel.Credit, at_t: Any) -> tuple[kernel.Credit, jax.Array]:
+                s_tm1, x_t, delta_t = at_t
+                Lambda = kernel.add_delta(blocks, delta_t, Lambda)
+                earlier = kernel.propagate_back(blocks, linearise(s_tm1, x_t).dynamics, Lambda)
+                return earlier, kernel.immediate_credit(blocks, Lambda)
+
+            at = way.before, xs, state_deltas(cell, way, deltas)
+            zero = kernel.zero_credit(blocks, xs.shape[1], deltas.dtype)
+            _, credit = jax.lax.scan(step, zero, at, reverse=True)
+            return Outcome(jacobians.pull(params, way.before, xs, credit), s_0, ())
+
+        return way.outputs, backward
+
+    return Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)

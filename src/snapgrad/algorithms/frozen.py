@@ -1,0 +1,25 @@
+"""The recurrent cell stays as it was initialised; only the readout learns.
+
+The paper's "surprisingly strong baseline". The cell's gradient is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from snapgrad.algorithms.base import Algorithm, Loss, Outcome, PyTree, Rule, build, unroll
+from snapgrad.cells.base import Cell
+
+
+def frozen(cell: Cell, loss: Loss) -> Algorithm:
+    """The readout's gradient, and zeros for the cell."""
+
+    def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+        way = unroll(cell, params, s_0, xs)
+        return way.outputs, lambda deltas: Outcome(jax.tree.map(jnp.zeros_like, params), way.last, ())
+
+    rule = Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
+    return build("frozen", cell, loss, rule)

@@ -1,0 +1,18 @@
+"""Real-Time Recurrent Learning (Williams and Zipser 1989), exact.
+
+    J_t = I_t + D_t J_tm1            g_t = dL_t/ds_t . J_t
+
+It is SnAp without a limit on the number of steps, so it works on the columns of existing parameters only, and on a
+sparse network uses the sparsity of D as well (the paper's "sparse RTRL").
+"""
+
+from __future__ import annotations
+
+from snapgrad.algorithms.base import Algorithm, Loss, build
+from snapgrad.algorithms.snap import forward_in_time, influence_update
+from snapgrad.cells.base import Cell
+
+
+def rtrl(cell: Cell, loss: Loss) -> Algorithm:
+    """Exact gradients forward in time: the memory is states x parameters, the work states times that."""
+    return build("rtrl", cell, loss, forward_in_time(cell, None, influence_update))

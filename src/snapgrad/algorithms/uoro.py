@@ -1,0 +1,129 @@
+"""Unbiased Online Recurrent Optimization (Tallec and Ollivier 2017): J as a random outer product.
+
+    J_t ~ s~_t theta~_t^T,  in expectation over random signs nu exactly J_t:
+
+    s~_t     = rho_0 D_t s~_tm1  +  rho_1 nu_t
+    theta~_t = theta~_tm1 / rho_0  +  nu_t^T I_t / rho_1
+    rho_0 = sqrt(|theta~_tm1| / |D_t s~_tm1|)        rho_1 = sqrt(|nu_t^T I_t| / |nu_t|)
+
+The scalings rho equalise the norms of the two factors, which minimises the variance; any positive ones are unbiased.
+With `rank` r > 1 the mean of r independent estimates is used. D_t s~ is one forward-mode product of the cell's step and
+nu^T I_t one reverse-mode product, so it works for every cell, at the cost of backpropagation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from snapgrad import arguments
+from snapgrad.algorithms.base import (
+    Algorithm,
+    Loss,
+    Outcome,
+    PyTree,
+    Rule,
+    build,
+    param_dtype,
+    select_lanes,
+    state_deltas,
+    unroll,
+)
+from snapgrad.cells.base import Cell
+from snapgrad.sparsity.matrix import ready_to_multiply
+
+
+class Estimate(NamedTuple):
+    """The two factors of each rank-one estimate, and the randomness still to come."""
+
+    state: jax.Array  # s~ [B, rank, states]
+    params: jax.Array  # theta~ [B, rank, params]
+    key: jax.Array
+
+
+def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
+    """An unbiased but noisy gradient at the cost of backpropagation; `init` needs a `key`.
+
+    Args:
+        cell: the recurrent cell.
+        loss: (readout, h, target) -> scalar for one example at one step.
+        rank: number of independent estimates that are averaged.
+    """
+    arguments.positive_integer("rank", rank)
+
+    def start(params: PyTree, batch_size: int, key: Any) -> Estimate:
+        if key is None:
+            raise ValueError("`key` must be a PRNG key for uoro, which draws random signs, got None")
+        n_states = ravel_pytree(cell.initial_state())[0].size
+        n_params = ravel_pytree(params)[0].size
+        dtype = param_dtype(params)
+        return Estimate(
+            jnp.zeros((batch_size, rank, n_states), dtype), jnp.zeros((batch_size, rank, n_params), dtype), key
+        )
+
+    def window(params: PyTree, s_0: PyTree, memory: Estimate, xs: Any) -> tuple[jax.Array, Any]:
+        way = unroll(cell, params, s_0, xs)
+
+        def backward(deltas: jax.Array) -> Outcome:
+            key, sign_key = jax.random.split(memory.key)
+            shape = (xs.shape[0], *memory.state.shape)
+            signs = jax.random.rademacher(sign_key, shape, memory.state.dtype)  # [T, B, rank, states]
+            over_lanes = jax.vmap(_advance, in_axes=(None, None, 0, 0, 0, 0, 0))
+
+            def step(carry: Any, at_t: Any) -> tuple[Any, None]:
+                s_tilde, theta_tilde, g = carry
+                s_tm1, x_t, delta_t, signs_t = at_t
+                s_tilde, theta_tilde = over_lanes(cell, params, s_tm1, x_t, s_tilde, theta_tilde, signs_t)
+                along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
+                return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
+
+            g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
+            at = way.before, xs, state_deltas(cell, way, deltas), signs
+            (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, (memory.state, memory.params, g), at)
+            return Outcome(unravel(g), way.last, Estimate(s_tilde, theta_tilde, key))
+
+        return way.outputs, backward
+
+    def restart(memory: Estimate, where: jax.Array) -> Estimate:
+        zero = jnp.zeros((), memory.state.dtype)
+        return memory._replace(
+            state=select_lanes(where, zero, memory.state), params=select_lanes(where, zero, memory.params)
+        )
+
+    return build(f"uoro(rank={rank})", cell, loss, Rule(start, window, restart))
+
+
+def _advance(
+    cell: Cell, params: PyTree, s_tm1: PyTree, x_t: Any, s_tilde: jax.Array, theta_tilde: jax.Array, signs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One step of all estimates [rank, ...] of one example."""
+    flat_s, unravel = ravel_pytree(s_tm1)
+
+    def by_state(flat_s: jax.Array) -> jax.Array:
+        return ravel_pytree(cell.step(ready_to_multiply(params), unravel(flat_s), x_t))[0]
+
+    def by_params(params: PyTree) -> jax.Array:
+        return ravel_pytree(cell.step(ready_to_multiply(params), s_tm1, x_t))[0]
+
+    _, transpose = jax.vjp(by_params, params)
+
+    def one(s_tilde: jax.Array, theta_tilde: jax.Array, signs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        _, Ds = jax.jvp(by_state, (flat_s,), (s_tilde,))
+        nuI = ravel_pytree(transpose(signs)[0])[0]
+        rho_0 = _balance(theta_tilde, Ds)
+        rho_1 = _balance(nuI, signs)
+        return rho_0 * Ds + rho_1 * signs, theta_tilde / rho_0 + nuI / rho_1
+
+    return jax.vmap(one)(s_tilde, theta_tilde, signs)
+
+
+def _balance(params_factor: jax.Array, state_factor: jax.Array) -> jax.Array:
+    """sqrt(|params_factor| / |state_factor|), and 1 where either is (nearly) zero, as at the start of a sequence."""
+    above, below = jnp.linalg.norm(params_factor), jnp.linalg.norm(state_factor)
+    tiny = float(np.finfo(above.dtype).tiny) ** 0.5
+    usable = (above > tiny) & (below > tiny)
+    return jnp.where(usable, jnp.sqrt(jnp.where(usable, above, 1) / jnp.where(usable, below, 1)), 1)

@@ -1,0 +1,1 @@
+"""What is trained: recurrent cells and their derivatives."""

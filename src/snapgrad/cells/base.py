@@ -1,0 +1,80 @@
+"""What every cell provides: a step, and the derivatives of that step at their sparsity patterns.
+
+    s_t = step(params, s_tm1, x_t)        D_t = ds_t/ds_tm1        I_t = ds_t/dparams
+
+A cell works on one example; algorithms vmap it over the batch.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from snapgrad.sparsity.pattern import Pattern
+from snapgrad.sparsity.reach import Groups
+
+PyTree = Any
+
+
+class Linearisation(NamedTuple):
+    """Values of both Jacobians of one step, at their patterns."""
+
+    dynamics: jax.Array  # [nnz(D)] in the order of `Jacobians.dynamics`
+    immediate: jax.Array  # [nnz(I)] in the order of `Jacobians.groups`
+
+
+class Jacobians(abc.ABC):
+    """A cell's derivatives for parameters of one sparsity pattern.
+
+    State entries and parameters are numbered as `ravel_pytree` of the cell's state and parameters numbers them.
+    """
+
+    dynamics: Pattern  # [states, states], the pattern of D
+    groups: Groups  # the pattern of I
+
+    @abc.abstractmethod
+    def at(self, params: PyTree) -> Callable[[PyTree, jax.Array], Linearisation]:
+        """The function (s_tm1, x_t) -> D_t and I_t of one example; what depends on `params` alone is done once."""
+
+    @abc.abstractmethod
+    def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
+        """Sum over a whole window of credit times I.
+
+        `s_tm1` and `x_t` are [T, B, ...] and `credit` is [T, B, nnz(groups.entries)]: how much the loss changes with
+        each state entry, as each group of parameters is allowed to see it. Returns a gradient shaped like `params`.
+        """
+
+
+class Cell(abc.ABC):
+    """A recurrent cell. Immutable and hashable: its equality decides whether compiled code can be reused."""
+
+    inputs: int  # width of an input vector, or of the one-hot that an integer input stands for
+
+    @abc.abstractmethod
+    def init(self, key: jax.Array, sparsity: float = 0.0) -> PyTree:
+        """Fresh parameters with uniformly random sparse weight matrices."""
+
+    @abc.abstractmethod
+    def initial_state(self) -> PyTree:
+        """The state at the start of a sequence, for one example."""
+
+    @abc.abstractmethod
+    def step(self, params: PyTree, s: PyTree, x: jax.Array) -> PyTree:
+        """The next state of one example. `x` is a float vector [inputs] or an integer index (a one-hot)."""
+
+    @abc.abstractmethod
+    def output(self, s: PyTree) -> jax.Array:
+        """The part of a state that the readout sees."""
+
+    @abc.abstractmethod
+    def jacobians(self, params: PyTree) -> Jacobians:
+        """The derivatives of `step`; depends on the patterns in `params` only, never on their values."""
+
+
+def as_vector(x: jax.Array, width: int, dtype: Any) -> jax.Array:
+    """An input as a float vector: an integer index becomes the one-hot it stands for."""
+    return jax.nn.one_hot(x, width, dtype=dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x

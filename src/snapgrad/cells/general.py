@@ -1,0 +1,90 @@
+"""Cells of any form: patterns by sparsity detection, values by compressed (coloured) derivatives, both from asdex."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import asdex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from snapgrad.cells.base import Cell, Jacobians, Linearisation, PyTree, as_vector
+from snapgrad.sparsity.pattern import Pattern
+from snapgrad.sparsity.reach import group_columns
+
+
+class GeneralCell(Cell, abc.ABC):
+    """A cell known only by its `step`. Subclass it for a cell that has no unit-wise form.
+
+    Write weight products as `sg.multiply(matrix, x)`: detection then sees the matrix's exact pattern.
+    """
+
+    def jacobians(self, params: PyTree) -> Jacobians:
+        leaves, structure = jax.tree.flatten(params)
+        return _detect(self, structure, tuple((leaf.shape, jnp.dtype(leaf.dtype)) for leaf in leaves))
+
+
+@lru_cache(maxsize=32)
+def _detect(cell: GeneralCell, structure: Any, leaves: tuple[Any, ...]) -> DetectedJacobians:
+    # A concrete zero of every parameter: detection reads the program, never these values.
+    # That a small or dense cell gains nothing from colouring is no news to its user.
+    with jax.ensure_compile_time_eval(), warnings.catch_warnings(action="ignore", category=asdex.DenseColoringWarning):
+        return DetectedJacobians(cell, jax.tree.unflatten(structure, [jnp.zeros(*leaf) for leaf in leaves]))
+
+
+class DetectedJacobians(Jacobians):
+    """D and I of a general cell, for parameters of one structure."""
+
+    def __init__(self, cell: GeneralCell, params: PyTree):
+        flat_params, self._unravel_params = ravel_pytree(params)
+        state = jax.tree.map(lambda leaf: leaf.astype(flat_params.dtype), cell.initial_state())
+        flat_state, self._unravel_state = ravel_pytree(state)
+        self.cell = cell
+
+        def flat_step(flat_params: jax.Array, flat_s: jax.Array, x: jax.Array) -> jax.Array:
+            s = cell.step(self._unravel_params(flat_params), self._unravel_state(flat_s), x)
+            return ravel_pytree(s)[0]
+
+        # Inputs are differentiated as float vectors: an integer index would hide which weights it can pick.
+        example = flat_params, flat_state, jnp.zeros(cell.inputs, flat_params.dtype)
+        by_params = asdex.jacobian_coloring(flat_step, *example, argnums=0)
+        by_state = asdex.jacobian_coloring(flat_step, *example, argnums=1)
+        self._immediate_of = asdex.jacobian_from_coloring(flat_step, by_params)
+        self._dynamics_of = asdex.jacobian_from_coloring(flat_step, by_state)
+
+        self.dynamics = Pattern(by_state.sparsity.rows, by_state.sparsity.cols, by_state.sparsity.shape)
+        self._dynamics_order = np.lexsort((by_state.sparsity.cols, by_state.sparsity.rows))
+        immediate = Pattern(by_params.sparsity.rows, by_params.sparsity.cols, by_params.sparsity.shape)
+        self.groups = group_columns(immediate)
+        self._immediate_order = np.lexsort((by_params.sparsity.rows, by_params.sparsity.cols))
+
+    def at(self, params: PyTree) -> Callable[[PyTree, jax.Array], Linearisation]:
+        flat_params = ravel_pytree(params)[0]
+
+        def linearise(s_tm1: PyTree, x_t: jax.Array) -> Linearisation:
+            at = flat_params, ravel_pytree(s_tm1)[0], as_vector(x_t, self.cell.inputs, flat_params.dtype)
+            dynamics, immediate = self._dynamics_of(*at), self._immediate_of(*at)
+            return Linearisation(dynamics.data[self._dynamics_order], immediate.data[self._immediate_order])
+
+        return linearise
+
+    def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
+        entry_param = np.repeat(np.arange(len(self.groups.of_param)), np.diff(self.groups.starts))
+        nth = np.arange(self.groups.nnz) - self.groups.starts[entry_param]
+        credit_of_entry = self.groups.entries.row_starts[self.groups.of_param[entry_param]] + nth
+
+        def one_step(total: jax.Array, at_t: Any) -> tuple[jax.Array, None]:
+            s, x, credit = at_t
+            immediate = jax.vmap(self.at(params))(s, x).immediate
+            products = jnp.sum(immediate * credit[:, credit_of_entry], axis=0)
+            return total.at[entry_param].add(products), None
+
+        zero = jnp.zeros_like(ravel_pytree(params)[0])
+        total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, credit))
+        return self._unravel_params(total)

@@ -1,0 +1,1 @@
+"""How fast: the operations on the kept part of J."""

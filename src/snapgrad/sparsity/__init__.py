@@ -1,0 +1,1 @@
+"""Which entries exist: weight patterns, sparse matrices, n-step reach and influence blocks."""

@@ -1,0 +1,94 @@
+"""A weight matrix as values plus pattern, and its product with a vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from snapgrad.sparsity.pattern import Pattern
+
+# From this share of entries on, making the matrix dense multiplies faster than gathering its entries.
+# Measured with XLA on CPU by benchmarks/products.py.
+DENSE_FROM_DENSITY = 0.02
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SparseMatrix:
+    """The values [nnz] of a matrix at its pattern, row-major; a dense matrix is one with a full pattern.
+
+    Only `values` is a leaf, so gradients, Optax state and checkpoints are of size nnz. The pattern is static.
+    """
+
+    values: Any  # an array; JAX also keeps shapes and cotangents here
+    pattern: Pattern = field(metadata={"static": True})
+
+    @classmethod
+    def from_dense(cls, dense: Any, mask: Any = None) -> SparseMatrix:
+        """Keeps the entries of `dense` where the boolean `mask` is True; all of them without a mask."""
+        dense = jnp.asarray(dense)
+        if dense.ndim != 2:
+            raise ValueError(f"`dense` must be a matrix, got shape {dense.shape}")
+        pattern = Pattern.full(dense.shape) if mask is None else Pattern.from_mask(mask)
+        if pattern.shape != dense.shape:
+            raise ValueError(f"`mask` must have the matrix's shape {dense.shape}, got {pattern.shape}")
+        return cls(dense.reshape(-1) if pattern.is_full else dense[pattern.rows, pattern.cols], pattern)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.shape
+
+    def to_dense(self) -> jax.Array:
+        """The matrix as a dense array, zero outside the pattern."""
+        if self.pattern.is_full:
+            return self.values.reshape(self.shape)
+        zeros = jnp.zeros(self.shape[0] * self.shape[1], self.values.dtype)
+        return zeros.at[self.pattern.flat].set(self.values, unique_indices=True).reshape(self.shape)
+
+    def __matmul__(self, x: jax.Array) -> jax.Array:
+        """The product with a vector [cols] that visits the pattern's entries only."""
+        if self.pattern.is_full:
+            return self.to_dense() @ x
+        # Padding points at an appended zero, never at a real entry: sparsity detection (asdex) sees the exact pattern.
+        table = self.pattern.by_row
+        return jnp.sum(append_zero(self.values)[table.entry] * append_zero(x)[table.other], axis=-1)
+
+    def column(self, index: jax.Array) -> jax.Array:
+        """One column [rows]: the product with a one-hot vector that is never made."""
+        if self.pattern.is_full:
+            return self.to_dense()[:, index]
+        table = self.pattern.by_column
+        values = append_zero(self.values)[jnp.asarray(table.entry)[index]]
+        return jnp.zeros(self.shape[0], values.dtype).at[jnp.asarray(table.other)[index]].add(values, mode="drop")
+
+    def __repr__(self) -> str:
+        return f"SparseMatrix({getattr(self.values, 'dtype', '?')}, {self.pattern})"
+
+
+def multiply(matrix: SparseMatrix | jax.Array, x: jax.Array) -> jax.Array:
+    """`matrix` times a vector, or its column `x` where `x` is an integer index (a one-hot)."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return matrix @ x
+    return matrix.column(x) if isinstance(matrix, SparseMatrix) else matrix[:, x]
+
+
+def ready_to_multiply(params: Any) -> Any:
+    """Replaces every sparse matrix in a pytree by a dense array where that multiplies faster.
+
+    Done once a window, outside the loop over time; it is differentiable, so gradients still land on the values.
+    """
+
+    def choose(leaf: Any) -> Any:
+        if isinstance(leaf, SparseMatrix) and leaf.pattern.density >= DENSE_FROM_DENSITY:
+            return leaf.to_dense()
+        return leaf
+
+    return jax.tree.map(choose, params, is_leaf=lambda leaf: isinstance(leaf, SparseMatrix))
+
+
+def append_zero(x: jax.Array) -> jax.Array:
+    """`x` with a zero behind its last axis: what padding, one past the end, points at."""
+    return jnp.concatenate([x, jnp.zeros((*x.shape[:-1], 1), x.dtype)], axis=-1)

@@ -1,0 +1,139 @@
+"""The positions of a matrix's entries, without their values."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Table(NamedTuple):
+    """A pattern laid out as a rectangle: one line a row (or column), padded to the longest.
+
+    `entry[line, n]` is the n-th entry of that line and `other[line, n]` its column (or row). Padding has
+    `entry == nnz` and `other ==` the number of columns (or rows): one past the end in both.
+    """
+
+    entry: NDArray[np.int32]
+    other: NDArray[np.int32]
+
+
+class Pattern:
+    """Which entries of a matrix exist: immutable, row-major, hashable by content.
+
+    A pattern is structure, never data: it is not traced, and it travels as the static part of a `SparseMatrix`.
+    Equality and hash go by a digest made once, because jit compares the static parts of its arguments at every call.
+    """
+
+    def __init__(self, rows: Any, cols: Any, shape: tuple[int, int]):
+        """Takes coordinates in any order; repeated ones count once."""
+        n_rows, n_cols = (int(n) for n in shape)
+        rows, cols = np.asarray(rows, np.int64), np.asarray(cols, np.int64)
+        if rows.shape != cols.shape or rows.ndim != 1:
+            raise ValueError(
+                f"`rows` and `cols` must be vectors of one length, got shapes {rows.shape} and {cols.shape}"
+            )
+        if rows.size and not (rows.min() >= 0 and rows.max() < n_rows and cols.min() >= 0 and cols.max() < n_cols):
+            raise ValueError(f"`rows` and `cols` must lie inside `shape` {(n_rows, n_cols)}, got an index outside it")
+        self._fill((n_rows, n_cols), np.unique(rows * n_cols + cols))
+
+    def _fill(self, shape: tuple[int, int], flat: NDArray[np.int64] | None) -> None:
+        size = shape[0] * shape[1]
+        # A full pattern keeps no index at all, so that a large dense matrix costs nothing here.
+        self._flat = None if flat is None or flat.size == size else flat
+        self.shape = shape
+        self.nnz = size if self._flat is None else int(self._flat.size)
+        content = b"full" if self._flat is None else self._flat.tobytes()
+        self._digest = hashlib.blake2b(repr(shape).encode() + content, digest_size=16).digest()
+        self._hash = hash(self._digest)
+
+    @classmethod
+    def full(cls, shape: tuple[int, int]) -> Pattern:
+        """The pattern of a dense matrix."""
+        pattern = cls.__new__(cls)
+        pattern._fill((int(shape[0]), int(shape[1])), None)
+        return pattern
+
+    @classmethod
+    def from_mask(cls, mask: Any) -> Pattern:
+        """The pattern of a boolean matrix: True where an entry exists."""
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_ or mask.ndim != 2:
+            # A mask made from weights would take numerical zeros for structure; insist on booleans.
+            raise TypeError(f"`mask` must be a boolean matrix, got {mask.dtype} of shape {mask.shape}")
+        pattern = cls.__new__(cls)
+        pattern._fill(mask.shape, np.flatnonzero(mask))
+        return pattern
+
+    @property
+    def is_full(self) -> bool:
+        return self._flat is None
+
+    @property
+    def density(self) -> float:
+        return self.nnz / max(1, self.shape[0] * self.shape[1])
+
+    @cached_property
+    def flat(self) -> NDArray[np.int64]:
+        """Row-major position of every entry, ascending."""
+        return np.arange(self.nnz) if self._flat is None else self._flat
+
+    @cached_property
+    def rows(self) -> NDArray[np.int32]:
+        return (self.flat // max(1, self.shape[1])).astype(np.int32)
+
+    @cached_property
+    def cols(self) -> NDArray[np.int32]:
+        return (self.flat % max(1, self.shape[1])).astype(np.int32)
+
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """Entries of row r are those from `row_starts[r]` to `row_starts[r + 1]`."""
+        return np.searchsorted(self.rows, np.arange(self.shape[0] + 1)).astype(np.int64)
+
+    @cached_property
+    def by_row(self) -> Table:
+        return _table(self.rows, self.cols, np.arange(self.nnz), *self.shape)
+
+    @cached_property
+    def by_column(self) -> Table:
+        order = np.lexsort((self.rows, self.cols))
+        return _table(self.cols[order], self.rows[order], order, self.shape[1], self.shape[0])
+
+    def find(self, rows: NDArray[Any], cols: NDArray[Any]) -> NDArray[np.int32]:
+        """The entry at each coordinate, or `nnz` where the pattern has none or the coordinate is padding."""
+        inside = (rows < self.shape[0]) & (cols < self.shape[1])
+        wanted = np.where(inside, rows.astype(np.int64) * self.shape[1] + cols, -1)
+        if self._flat is None:
+            return np.where(inside, wanted, self.nnz).astype(np.int32)
+        entry = np.searchsorted(self._flat, wanted)
+        found = self._flat[np.minimum(entry, self.nnz - 1)] == wanted if self.nnz else np.zeros(wanted.shape, bool)
+        return np.where(found, entry, self.nnz).astype(np.int32)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """The boolean matrix that is True where an entry exists."""
+        mask = np.zeros(self.shape, bool)
+        mask.reshape(-1)[self.flat] = True
+        return mask
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse)"
+
+
+def _table(lines: NDArray[Any], index: NDArray[Any], entry: NDArray[Any], n_lines: int, n_index: int) -> Table:
+    counts = np.bincount(lines, minlength=n_lines)
+    width = int(counts.max(initial=0))
+    place = np.arange(len(lines)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table = Table(np.full((n_lines, width), len(lines), np.int32), np.full((n_lines, width), n_index, np.int32))
+    table.entry[lines, place] = entry
+    table.other[lines, place] = index
+    return table

@@ -1,0 +1,121 @@
+"""Which state entries a parameter influences within n steps, and the blocks of J that follow from it.
+
+The graph is on *state entries*, not units: an LSTM's h and c are separate nodes. Parameters with the same immediate
+entries (those a parameter touches in the very step it is used) have the same reach, so they form a group. The kept part
+of J is one dense block a group: its reach R (rows) by its parameters P (columns).
+
+    R^(1) = E                      the immediate entries: the pattern of I
+    R^(n) = R^(n-1) u D(R^(n-1))   one more application of the pattern of D
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from snapgrad.sparsity.pattern import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Parameters sorted by their immediate entries: the pattern of I, written compactly.
+
+    `of_param[p]` is the group of flat parameter p and row g of `entries` holds the state entries that the parameters of
+    group g touch at once. The values of I are stored parameter by parameter, `entries` row by row:
+    entry e of parameter p stands at `starts[p] + e`.
+    """
+
+    entries: Pattern  # [groups, states]
+    of_param: NDArray[np.int32]  # [params]
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        counts = np.diff(self.entries.row_starts)[self.of_param]
+        return np.concatenate([[0], np.cumsum(counts)])
+
+    @property
+    def nnz(self) -> int:
+        """Entries of the immediate Jacobian I."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def params(self) -> Pattern:
+        """[groups, params]: the columns of each block."""
+        return Pattern(self.of_param, np.arange(len(self.of_param)), (self.entries.shape[0], len(self.of_param)))
+
+
+def group_columns(immediate: Pattern) -> Groups:
+    """Groups the columns of a [states, params] pattern by equality, without a loop over columns."""
+    states, params = immediate.shape
+    table = immediate.by_column
+    unique, of_param = np.unique(table.other, axis=0, return_inverse=True)
+    kept = unique < states
+    entries = Pattern(np.nonzero(kept)[0], unique[kept], (len(unique), states))
+    return Groups(entries, of_param.reshape(params).astype(np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The kept part of J: for each group, `reach` (rows) by `groups.params` (columns)."""
+
+    groups: Groups
+    dynamics: Pattern  # [states, states]
+    reach: Pattern  # [groups, states]
+
+    @property
+    def states(self) -> int:
+        return self.dynamics.shape[0]
+
+    @property
+    def n_params(self) -> int:
+        return len(self.groups.of_param)
+
+    @cached_property
+    def heights(self) -> NDArray[np.int64]:
+        return np.diff(self.reach.row_starts)
+
+    @cached_property
+    def widths(self) -> NDArray[np.int64]:
+        return np.diff(self.groups.params.row_starts)
+
+    @property
+    def kept(self) -> int:
+        """Entries of J that are kept."""
+        return int(self.heights @ self.widths)
+
+    def product_sizes(self) -> NDArray[np.int64]:
+        """nnz(D[R, R]) of every block: the multiply-adds that one column of it costs a step."""
+        reach, dynamics = _csr(self.reach), _csr(self.dynamics)
+        return np.asarray(_dot(reach, dynamics.T.tocsr()).multiply(reach).sum(axis=1)).ravel().astype(np.int64)
+
+
+@lru_cache(maxsize=32)
+def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Blocks:
+    """The blocks of SnAp-`order`; `order=None` follows the graph to its end, which is exact RTRL."""
+    reach, spread = _csr(groups.entries), _csr(dynamics).T.tocsr()
+    steps = 0
+    while order is None or steps < order - 1:
+        wider = reach + _dot(reach, spread)
+        wider.data[:] = 1
+        if wider.nnz == reach.nnz:
+            break
+        reach, steps = wider, steps + 1
+    reach = reach.tocoo()
+    return Blocks(groups, dynamics, Pattern(reach.row, reach.col, groups.entries.shape))
+
+
+def _csr(pattern: Pattern) -> sp.csr_array[Any]:
+    return sp.csr_array((np.ones(pattern.nnz), (pattern.rows, pattern.cols)), shape=pattern.shape)
+
+
+def _dot(left: sp.csr_array[Any], right: sp.csr_array[Any]) -> sp.csr_array[Any]:
+    # A nearly full product is far faster as a dense one.
+    multiply_adds = left.nnz * right.nnz / max(1, right.shape[0])
+    if multiply_adds > 0.02 * left.shape[0] * right.shape[0] * right.shape[1]:
+        return sp.csr_array(left.toarray() @ right.toarray())
+    return (left @ right).tocsr()
