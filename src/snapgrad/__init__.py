@@ -13,10 +13,14 @@ from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
+from snapgrad.costs import Cost, Costs, costs
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
 
 __all__ = [
+    "Cost",
+    "Costs",
+    "costs",
     "GRU",
     "LSTM",
     "Algorithm",

@@ -1,0 +1,111 @@
+"""What the library is compared with, written without it: whole Jacobians, dense masks, loops over time and lanes.
+
+Of the library only `cell.step`, `cell.output` and `cell.initial_state` are used, which are compared with PyTorch on
+their own; patterns, blocks, kernels and algorithms are not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from networks import loss, network
+
+
+def flat(tree):
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+@cache
+def unrolled_gradient(name, sparsity, cut=None):
+    """jax.value_and_grad of the whole unrolled objective; `cut` stops it at every multiple of so many steps."""
+    net = network(name, sparsity)
+
+    def one_lane(params, xs, targets):
+        s, total = net.cell.initial_state(), 0.0
+        for t in range(len(xs)):
+            if cut is not None and t % cut == 0:
+                s = jax.lax.stop_gradient(s)
+            s = net.cell.step(params.cell, s, xs[t])
+            total += loss(params.readout, net.cell.output(s), targets[t])
+        return total
+
+    def objective(params):
+        return jax.vmap(one_lane, in_axes=(None, 1, 1))(params, net.xs, net.targets).mean()
+
+    return jax.jit(jax.value_and_grad(objective))(net.params)
+
+
+def step_jacobians(net):
+    """(flat params, flat s, x) -> next flat s, D and I: whole, dense, by forward-mode autodiff of the step."""
+    unravel_params = ravel_pytree(net.params.cell)[1]
+    unravel_state = ravel_pytree(net.cell.initial_state())[1]
+
+    def step(p, s, x):
+        return ravel_pytree(net.cell.step(unravel_params(p), unravel_state(s), x))[0]
+
+    def everything(p, s, x):
+        return step(p, s, x), jax.jacfwd(step, argnums=1)(p, s, x), jax.jacfwd(step, argnums=0)(p, s, x)
+
+    return jax.jit(jax.vmap(everything, in_axes=(None, 0, 0)))
+
+
+@cache
+def structure(name, sparsity):
+    """Patterns of D and I: what is nonzero at *some* of several random points, none of them special."""
+    net, draw = network(name, sparsity), np.random.default_rng(5)
+    p, s = draw.normal(size=flat(net.params.cell).size), flat(net.cell.initial_state())
+    _, D, I = step_jacobians(net)(p, draw.normal(size=(6, s.size)), draw.normal(size=(6, net.cell.inputs)))
+    return (np.asarray(D) != 0).any(0), (np.asarray(I) != 0).any(0)
+
+
+def kept_entries(D_mask, I_mask, order):
+    """Brute force: follow every edge, step by step, from every entry of I."""
+    kept = I_mask.copy()
+    for _ in range(order - 1 if order is not None else len(D_mask) + 1):
+        spread = kept.copy()
+        for i, j in zip(*np.nonzero(D_mask), strict=True):
+            spread[i] |= kept[j]
+        kept = spread
+    return kept
+
+
+@cache
+def trajectory(name, sparsity, restart=None, drift=0.0):
+    """D_t, I_t and dL_t/ds_t of every step and lane of the network's own data.
+
+    `restart`: start from the initial state at every multiple of so many steps. `drift`: weights change at every step.
+    """
+    net = network(name, sparsity)
+    jacobians, unravel_state = step_jacobians(net), ravel_pytree(net.cell.initial_state())[1]
+
+    def delta(readout, s, target):
+        return jax.grad(lambda s: loss(readout, net.cell.output(unravel_state(s)), target))(s)
+
+    deltas, steps = jax.jit(jax.vmap(delta, in_axes=(None, 0, 0))), []
+    for t in range(len(net.xs)):
+        if t == 0 or (restart is not None and t % restart == 0):
+            s = np.tile(flat(net.cell.initial_state()), (net.xs.shape[1], 1))
+        params = drifted(net.params, t * drift)
+        s, D, I = jacobians(flat(params.cell), s, net.xs[t])
+        steps.append((np.asarray(D), np.asarray(I), np.asarray(deltas(params.readout, s, net.targets[t]))))
+    return steps
+
+
+def drifted(params, amount):
+    """The parameters moved by `amount` along a fixed direction."""
+    return jax.tree.map(lambda leaf: leaf + amount * np.cos(np.arange(leaf.size)).reshape(leaf.shape), params)
+
+
+def influence_gradient(name, sparsity, order, *, restart=None, drift=0.0, decay=None):
+    """dL_t/ds_t . J_t of every step, with J = mask * (I + D J) dense; `decay` replaces D J by decay J (RFLO)."""
+    kept = kept_entries(*structure(name, sparsity), order)
+    gradients, J = [], 0.0
+    for t, (D, I, delta) in enumerate(trajectory(name, sparsity, restart, drift)):
+        if t == 0 or (restart is not None and t % restart == 0):
+            J = np.zeros(I.shape)
+        J = kept * (I + (D @ J if decay is None else decay * J))
+        gradients.append(np.einsum("bs,bsp->p", delta, J) / len(delta))
+    return np.array(gradients)

@@ -1,0 +1,146 @@
+"""Every algorithm on every cell, sparse and dense, against oracles that share no code with it (float64, 1e-10)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from networks import CELLS, SPARSE, SPARSITIES, loss, network
+from oracles import drifted, flat, influence_gradient, unrolled_gradient
+from variants import VARIANTS, WINDOW, Compiled, compiled, relative_error, run
+
+import snapgrad as sg
+from snapgrad.algorithms.registry import ALGORITHMS
+
+EXACT = 1e-10
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_cell = pytest.mark.parametrize("name", CELLS)
+one_cell_of_each_kind = pytest.mark.parametrize("name", ["gru", "lstm", "two_layers"])
+every_network = pytest.mark.parametrize(
+    ("name", "sparsity"),
+    [pytest.param(name, share, id=f"{name}-{label}") for name in CELLS for label, share in SPARSITIES.items()],
+)
+
+
+def test_every_registered_algorithm_is_covered():
+    assert {name.split("_")[0] for name in VARIANTS} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "sparsity", "variant"),
+    [
+        pytest.param(name, share, variant, id=f"{name}-{label}-{variant}")
+        for name in CELLS
+        for label, share in SPARSITIES.items()
+        for variant in VARIANTS
+        if not ("snap_3" in variant and share == 0)  # on a dense network the second order has every entry already
+    ],
+)
+def test_gradient_equals_its_oracle(name, sparsity, variant):
+    net = network(name, sparsity)
+    value, grads, _ = run(compiled(variant, name), net)
+    n_cell = flat(net.params.cell).size
+    # The loss and the readout's gradient are exact under every algorithm (an episodic one restarts between windows).
+    if "episodic" not in variant:
+        exact_loss, exact = unrolled_gradient(name, sparsity)
+        assert relative_error(value, exact_loss) < EXACT
+        assert relative_error(grads[n_cell:], flat(exact.readout)) < EXACT
+    if VARIANTS[variant].oracle is not None:
+        assert relative_error(grads[:n_cell], VARIANTS[variant].oracle(name, sparsity)) < EXACT
+
+
+@every_network
+def test_rtrl_over_any_split_equals_bptt_over_the_whole(name, sparsity):
+    net = network(name, sparsity)
+    expected = flat(unrolled_gradient(name, sparsity)[1])
+    assert relative_error(run(compiled("rtrl", name), net, (1, 4, 1, 1, 1))[1], expected) < EXACT
+    assert relative_error(run(compiled("bptt", name), net, (len(net.xs),))[1], expected) < EXACT
+
+
+@every_cell
+def test_exact_episodic_equals_bptt(name):
+    net = network(name)
+    algorithm = sg.snap(net.cell, loss, order=None, episodic=True)
+    _, grads, _ = run(Compiled(algorithm, jax.jit(algorithm.grad)), net, (len(net.xs),))
+    assert relative_error(grads, flat(unrolled_gradient(name, SPARSE)[1])) < EXACT
+
+
+@every_cell
+def test_the_approximations_differ_from_the_exact_gradient_on_sparse_networks(name):
+    """Guards the suite itself: on these networks a wrong order would be noticed."""
+    exact = influence_gradient(name, SPARSE, None).sum(0)
+    errors = [relative_error(influence_gradient(name, SPARSE, order).sum(0), exact) for order in (1, 2)]
+    assert errors[0] > 1e-3
+    assert errors[1] < errors[0]
+
+
+@every_variant
+@every_cell
+def test_a_reset_lane_is_a_fresh_one_and_the_others_do_not_notice(name, variant):
+    net, (algorithm, grad) = network(name), compiled(variant, name)
+    first, second = (net.xs[:WINDOW], net.targets[:WINDOW]), (net.xs[WINDOW:], net.targets[WINDOW:])
+    start = algorithm.init(net.params, batch_size=3, key=jax.random.key(7))
+    _, warm = grad(net.params, start, *first)
+    one, all_ = algorithm.reset(warm, jnp.array([False, True, False])), algorithm.reset(warm, jnp.ones(3, bool))
+
+    kept, kept_state = grad(net.params, warm, *second)
+    mixed, mixed_state = grad(net.params, one, *second)
+    fresh, fresh_state = grad(net.params, all_, *second)
+    for lanes, losses, state in [([0, 2], kept, kept_state), ([1], fresh, fresh_state)]:
+        np.testing.assert_array_equal(mixed.info.losses[:, lanes], losses.info.losses[:, lanes])
+        for a, b in zip(lane_arrays(mixed_state), lane_arrays(state), strict=True):
+            np.testing.assert_array_equal(a[np.array(lanes)], b[np.array(lanes)])
+    for a, b in zip(lane_arrays(all_), lane_arrays(start), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if "episodic" not in variant:  # which starts every window afresh anyway
+        assert not np.array_equal(flat(warm.cell), flat(one.cell))
+
+
+def lane_arrays(state):
+    """All of a state that belongs to lanes (a PRNG key belongs to none)."""
+    return [leaf for leaf in jax.tree.leaves(state) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+
+
+@one_cell_of_each_kind
+@pytest.mark.parametrize("order", [1, 2, None])
+def test_influence_goes_stale_across_weight_updates(name, order):
+    net = network(name)
+    algorithm = sg.snap(net.cell, loss, order=order)
+    grad, state = jax.jit(algorithm.grad), algorithm.init(net.params, batch_size=3)
+    for t, expected in enumerate(influence_gradient(name, SPARSE, order, drift=0.05)):
+        gradient, state = grad(drifted(net.params, 0.05 * t), state, net.xs[t : t + 1], net.targets[t : t + 1])
+        assert relative_error(flat(gradient.grads.cell), expected) < EXACT
+
+
+@pytest.mark.parametrize("name", ["gru", "two_layers"])
+def test_bptt_with_windows_of_one_step_has_the_immediate_jacobian_only(name):
+    net = network(name)
+    _, grads, _ = run(compiled("bptt", name), net, (1,) * len(net.xs))
+    expected = influence_gradient(name, SPARSE, 1, decay=0.0).sum(0)
+    assert relative_error(grads[: expected.size], expected) < EXACT
+
+
+@every_variant
+@one_cell_of_each_kind
+def test_float32_agrees_with_float64_and_stays_float32(name, variant, monkeypatch):
+    # UORO's signs depend on the dtype they are drawn for: fix them.
+    monkeypatch.setattr(jax.random, "rademacher", lambda key, shape, dtype: jnp.ones(shape, dtype))
+    make = VARIANTS[variant].make(network(name).cell)
+    pair = Compiled(make, jax.jit(make.grad)) if variant == "uoro" else compiled(variant, name)
+    _, expected, _ = run(pair, network(name))
+    _, grads, state = run(pair, network(name, dtype=np.float32))
+    assert grads.dtype == np.float32
+    assert {leaf.dtype for leaf in lane_arrays(state)} == {jnp.dtype("float32")}
+    assert relative_error(grads, expected.astype(np.float32)) < 1e-4
+
+
+@every_variant
+@one_cell_of_each_kind
+def test_integer_inputs_are_one_hots(name, variant):
+    net = network(name)
+    index = jnp.asarray(np.random.default_rng(4).integers(0, net.cell.inputs, net.xs.shape[:2]))
+    one_hot = jax.nn.one_hot(index, net.cell.inputs, dtype=net.xs.dtype)
+    _, expected, _ = run(compiled(variant, name), net._replace(xs=one_hot))
+    _, grads, _ = run(compiled(variant, name), net._replace(xs=index))
+    assert relative_error(grads, expected) < EXACT
