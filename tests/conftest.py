@@ -1,24 +1,29 @@
 """Every test runs in float64 and with strict promotion: a silent cast or broadcast is an error."""
 
 import os
+import re
 
 # Nearly all of the time goes into compiling: let XLA optimise less. It is read when JAX starts.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
-import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from networks import SPARSE
+from networks import CELLS
+from xdist.scheduler import LoadScopeScheduling
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items):
-    """Keeps tests of one network in one process, where they share compiled functions and oracles."""
-    for item in items:
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        if "name" in params:
-            item.add_marker(pytest.mark.xdist_group(f"{params['name']}-{params.get('sparsity', SPARSE)}"))
+class OneNetworkInOneProcess(LoadScopeScheduling):
+    """Keeps the tests of one network together, because they share compiled functions and oracles."""
+
+    def _split_scope(self, nodeid):
+        words = re.split(r"[\[\]-]", nodeid)
+        names = [word for word in words if word in CELLS]
+        return f"{names[0]}-{'dense' in words}" if names else nodeid
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return OneNetworkInOneProcess(config, log)

@@ -60,9 +60,8 @@ class TwoLayers(sg.GeneralCell):
 
 CELLS = {
     "vanilla": sg.Vanilla(INPUTS, UNITS),
-    "gru": sg.GRU(INPUTS, UNITS),
+    "gru": sg.GRU(INPUTS, UNITS, recurrent_bias=True),
     "lstm": sg.LSTM(INPUTS, UNITS),
-    "gru_recurrent_bias": sg.GRU(INPUTS, UNITS, recurrent_bias=True),
     "leaky": sg.UnitCell(leaky_rule, INPUTS, UNITS),
     "minimal_gated": sg.UnitCell(minimal_gated_rule, INPUTS, UNITS, gates=2),
     "gru_original": sg.GRU(INPUTS, UNITS, variant="original"),

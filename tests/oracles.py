@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from networks import loss, network
@@ -22,20 +23,27 @@ def flat(tree):
 def unrolled_gradient(name, sparsity, cut=None):
     """jax.value_and_grad of the whole unrolled objective; `cut` stops it at every multiple of so many steps."""
     net = network(name, sparsity)
+    steps = np.arange(len(net.xs))
+    return _unrolled(name, sparsity)(net.params, steps % cut == 0 if cut else steps < 0)
 
-    def one_lane(params, xs, targets):
-        s, total = net.cell.initial_state(), 0.0
-        for t in range(len(xs)):
-            if cut is not None and t % cut == 0:
-                s = jax.lax.stop_gradient(s)
-            s = net.cell.step(params.cell, s, xs[t])
-            total += loss(params.readout, net.cell.output(s), targets[t])
-        return total
 
-    def objective(params):
-        return jax.vmap(one_lane, in_axes=(None, 1, 1))(params, net.xs, net.targets).mean()
+@cache
+def _unrolled(name, sparsity):
+    net = network(name, sparsity)
 
-    return jax.jit(jax.value_and_grad(objective))(net.params)
+    def one_lane(params, cuts, xs, targets):
+        def step(s, at):
+            cut, x, target = at
+            s = jax.tree.map(lambda leaf: jnp.where(cut, jax.lax.stop_gradient(leaf), leaf), s)
+            s = net.cell.step(params.cell, s, x)
+            return s, loss(params.readout, net.cell.output(s), target)
+
+        return jax.lax.scan(step, net.cell.initial_state(), (cuts, xs, targets))[1].sum()
+
+    def objective(params, cuts):
+        return jax.vmap(one_lane, in_axes=(None, None, 1, 1))(params, cuts, net.xs, net.targets).mean()
+
+    return jax.jit(jax.value_and_grad(objective))
 
 
 def step_jacobians(net):

@@ -121,6 +121,15 @@ def test_bptt_with_windows_of_one_step_has_the_immediate_jacobian_only(name):
     assert relative_error(grads[: expected.size], expected) < EXACT
 
 
+@one_cell_of_each_kind
+def test_rflo_lets_influence_decay(name):
+    net = network(name)
+    algorithm = sg.rflo(net.cell, loss, decay=0.6)
+    _, grads, _ = run(Compiled(algorithm, jax.jit(algorithm.grad)), net)
+    expected = influence_gradient(name, SPARSE, 1, decay=0.6).sum(0)
+    assert relative_error(grads[: expected.size], expected) < EXACT
+
+
 @every_variant
 @one_cell_of_each_kind
 def test_float32_agrees_with_float64_and_stays_float32(name, variant, monkeypatch):

@@ -52,9 +52,6 @@ VARIANTS = {
     "snap_2_episodic": episodic(2),
     "snap_3_episodic": episodic(3),
     "rflo": Variant(lambda cell: sg.rflo(cell, loss), lambda *net: influence_gradient(*net, 1, decay=1.0).sum(0)),
-    "rflo_decay": Variant(
-        lambda cell: sg.rflo(cell, loss, decay=0.6), lambda *net: influence_gradient(*net, 1, decay=0.6).sum(0)
-    ),
     "uoro": Variant(lambda cell: sg.uoro(cell, loss, rank=2), None),  # random: its expectation has a test of its own
     "frozen": Variant(lambda cell: sg.frozen(cell, loss), lambda *net: 0 * influence_gradient(*net, 1).sum(0)),
 }

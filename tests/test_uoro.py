@@ -1,0 +1,68 @@
+"""UORO's estimate is random: its expectation is exact, and more rank means less noise."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import snapgrad as sg
+
+CELLS = {"vanilla": sg.Vanilla(3, 2), "lstm": sg.LSTM(3, 2), "gru_original": sg.GRU(3, 2, variant="original")}
+
+
+def loss(readout, h, target):
+    return (readout @ h - target) ** 2
+
+
+def data(cell, steps, lanes):
+    """The same random sequence in every lane."""
+    draw = np.random.default_rng(0)
+    params = sg.Params(cell.init(jax.random.key(2)), jnp.asarray(draw.normal(size=2)))
+    xs, targets = draw.normal(size=(steps, 1, 3)), draw.normal(size=(steps, 1))
+    return params, jnp.asarray(xs).repeat(lanes, axis=1), jnp.asarray(targets).repeat(lanes, axis=1)
+
+
+def gradient(algorithm, params, xs, targets, seed=0):
+    state = algorithm.init(params, batch_size=xs.shape[1], key=jax.random.key(seed))
+    grads = jax.jit(algorithm.grad)(params, state, xs, targets)[0].grads
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(grads)])
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_averaged_over_all_signs_it_is_rtrl(name, monkeypatch):
+    """One lane for each of the 2^(steps * states) sign vectors: the mean over the batch is the expectation."""
+    cell, steps = CELLS[name], 3
+    states = cell.initial_state().size
+    bits = steps * states
+    signs = 2.0 * ((np.arange(2**bits)[:, None] >> np.arange(bits)) & 1) - 1
+    signs = signs.reshape(2**bits, steps, 1, states).swapaxes(0, 1)  # [T, B, rank, states]
+    monkeypatch.setattr(jax.random, "rademacher", lambda key, shape, dtype: jnp.asarray(signs, dtype).reshape(shape))
+
+    window = data(cell, steps, 2**bits)
+    estimate, exact = gradient(sg.uoro(cell, loss), *window), gradient(sg.rtrl(cell, loss), *window)
+    np.testing.assert_allclose(estimate, exact, rtol=0, atol=1e-10 * np.abs(exact).max())
+
+
+def test_signs_are_drawn_anew_and_more_rank_means_less_noise():
+    cell = CELLS["vanilla"]
+    window = data(cell, 6, 8)
+    exact = gradient(sg.rtrl(cell, loss), *window)
+
+    def errors(rank):
+        algorithm = sg.uoro(cell, loss, rank=rank)
+        return [np.linalg.norm(gradient(algorithm, *window, seed=seed) - exact) for seed in range(4)]
+
+    single, many = errors(1), errors(32)
+    assert len(set(single)) == len(single)
+    assert np.mean(many) < 0.5 * np.mean(single)  # 1 / sqrt(32) in expectation
+
+
+def test_successive_windows_use_different_signs():
+    cell = CELLS["vanilla"]
+    algorithm = sg.uoro(cell, loss)
+    params, xs, targets = data(cell, 1, 1)
+    state = algorithm.init(params, batch_size=1, key=jax.random.key(0))
+    _, after = algorithm.grad(params, state, xs, targets)
+    assert not np.array_equal(jax.random.key_data(state.memory.key), jax.random.key_data(after.memory.key))
