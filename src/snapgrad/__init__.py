@@ -18,13 +18,12 @@ from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
 
 __all__ = [
-    "Cost",
-    "Costs",
-    "costs",
     "GRU",
     "LSTM",
     "Algorithm",
     "Cell",
+    "Cost",
+    "Costs",
     "GeneralCell",
     "Gradient",
     "Info",
@@ -36,6 +35,7 @@ __all__ = [
     "UnitParams",
     "Vanilla",
     "bptt",
+    "costs",
     "frozen",
     "multiply",
     "rflo",

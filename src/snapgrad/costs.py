@@ -15,18 +15,19 @@ Table 3 gives flops as multiples of BPTT. All of its rows follow from the printe
     X vs BPTT = (kept share of J) * S * d k^2 / 2            S = 2 for the LSTM, else 1
     X vs RTRL = (kept share of J)
 
-which counts the full product of D (taken as d k^2 entries for each state component) with every kept column entry of J,
-and BPTT as two passes over the weights. `paper_vs_bptt` and `paper_vs_rtrl` evaluate it on the structural pattern. The
-counted ratio `vs_bptt` differs from it on purpose: the true nnz(D) of gated cells is larger (gates with different
-patterns fill D), the product on a block needs only D[R, R], and BPTT makes three passes over the recurrent weights, not two.
+which counts the full product of D (taken as d k^2 entries for each state component) with every kept entry of J, and
+BPTT as two passes over the weights. `paper_vs_bptt` and `paper_vs_rtrl` evaluate it on the structural pattern. The
+counted ratios `vs_bptt` and `vs_rtrl` differ from it on purpose: the true nnz(D) of gated cells is larger (gates with
+different patterns fill D), the product on a block needs only D[R, R], and BPTT makes three passes over the recurrent
+weights.
 
 The printed J sparsities agree with the structural count for the LSTM at n = 2 (38.5, 79.9, 95.1 % printed; 36.5, 79.5,
 94.5 % counted, with 4 inputs), but not for the other two: every printed *density* is 2/3 of the counted one for vanilla
-and 1/2 for the GRU, at all three sizes and also where n = 3 has saturated, so that a full J is printed as 33.3 % and 50.0 %
-sparse. The printed figures seem to divide by columns that nothing ever reaches; which ones, the paper does not say. Where
-n = 3 has not saturated its figures are sparser still (GRU 512: 71.6 % printed; 32.5 % counted, 66.2 % with the factor).
-Counted and factored, n = 2: vanilla 82.9, 95.6, 98.8 % (printed 83.0, 95.6, 98.9), GRU 70.9, 91.0, 97.6 % (printed 70.9,
-91.1, 97.8). We print the structural count.
+and 1/2 for the GRU, at all three sizes and also where n = 3 has saturated, so that a full J is printed as 33.3 % and
+50.0 % sparse. The printed figures seem to divide by columns that nothing ever reaches; which ones, the paper does not
+say. With the factor, n = 2 counts vanilla 82.9, 95.6, 98.8 % (printed 83.0, 95.6, 98.9) and GRU 70.9, 91.0, 97.6 %
+(printed 70.9, 91.1, 97.8). Where n = 3 has not saturated, the printed figures are sparser still (GRU 512: 71.6 %
+printed, 32.5 % counted, 66.2 % with the factor). We report the structural count.
 """
 
 from __future__ import annotations

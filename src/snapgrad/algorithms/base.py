@@ -116,6 +116,7 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
 
     def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
         checks.params(params)
+        checks.params_fit(cell, params)
         arguments.positive_integer("batch_size", batch_size)
         memory = rule.start(params.cell, batch_size, key)
         return State(initial_states(cell, params.cell, batch_size), memory, origin(params))
@@ -135,6 +136,7 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
 
     def reset(state: State, where: Any) -> State:
         checks.state_type(state, State)
+        checks.maker(state, name, cell)
         where = jnp.asarray(where)
         checks.where(where, state)
         fresh = jax.tree.map(lambda leaf, s: leaf.astype(s.dtype), cell.initial_state(), state.cell)

@@ -37,19 +37,38 @@ def params(value: Any) -> None:
             )
 
 
+def params_fit(cell: Cell, params: Any) -> None:
+    """Refuses parameters of another cell, by trying a step on shapes alone."""
+    try:
+        x = jnp.zeros(cell.inputs, jnp.result_type(*jax.tree.leaves(params.cell)))
+        s = jax.tree.map(lambda leaf: leaf.astype(x.dtype), cell.initial_state())
+        after = jax.eval_shape(cell.step, params.cell, s, x)
+        fits = jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, s)
+        problem = "a step changes the shape of the state"
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        fits, problem = False, str(error).splitlines()[0]
+    if not fits:
+        raise ValueError(f"`params.cell` must fit {cell}: {problem}")
+
+
 def state_type(value: Any, expected: type) -> None:
     """Refuses what no `init` made."""
     if not isinstance(value, expected):
         raise TypeError(f"`state` must come from this algorithm's init, got {type(value).__name__}")
 
 
+def maker(state: Any, algorithm: str, cell: Cell) -> None:
+    """Refuses a state that another algorithm or cell has made."""
+    if (state.origin.algorithm, state.origin.cell) != (algorithm, cell):
+        wanted = f"{algorithm} on {cell}"
+        raise ValueError(f"`state` must come from this algorithm's init ({wanted}), got one from {state.origin}")
+
+
 def state(value: Any, expected: type, origin: Any) -> None:
     """Refuses a state of another algorithm, cell or sparsity pattern."""
     state_type(value, expected)
-    made = value.origin
-    if (made.algorithm, made.cell) != (origin.algorithm, origin.cell):
-        raise ValueError(f"`state` must come from this algorithm's init ({origin}), got one from {made}")
-    if made.structure != origin.structure:
+    maker(value, origin.algorithm, origin.cell)
+    if value.origin.structure != origin.structure:
         raise ValueError(
             "`state` must come from init with parameters of the same sparsity pattern, got one made for another pattern"
         )

@@ -43,7 +43,7 @@ class Pattern:
     def _fill(self, shape: tuple[int, int], flat: NDArray[np.int64] | None) -> None:
         size = shape[0] * shape[1]
         # A full pattern keeps no index at all, so that a large dense matrix costs nothing here.
-        self._flat = None if flat is None or flat.size == size else flat
+        self._flat = None if flat is None or flat.size == size else _frozen(flat)
         self.shape = shape
         self.nnz = size if self._flat is None else int(self._flat.size)
         content = b"full" if self._flat is None else self._flat.tobytes()
@@ -83,11 +83,11 @@ class Pattern:
 
     @cached_property
     def rows(self) -> NDArray[np.int32]:
-        return (self.flat // max(1, self.shape[1])).astype(np.int32)
+        return _frozen((self.flat // max(1, self.shape[1])).astype(np.int32))
 
     @cached_property
     def cols(self) -> NDArray[np.int32]:
-        return (self.flat % max(1, self.shape[1])).astype(np.int32)
+        return _frozen((self.flat % max(1, self.shape[1])).astype(np.int32))
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
@@ -127,6 +127,11 @@ class Pattern:
 
     def __repr__(self) -> str:
         return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse)"
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
 
 
 def _table(lines: NDArray[Any], index: NDArray[Any], entry: NDArray[Any], n_lines: int, n_index: int) -> Table:
