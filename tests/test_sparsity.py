@@ -34,10 +34,18 @@ def test_a_pattern_is_its_mask(mask):
     assert hash(same) == hash(pattern)
     assert pattern.is_full == mask.all()
     assert (sg.Pattern.from_mask(~mask) == pattern) == (mask.size == 0)
-    i, j = np.indices(mask.shape)
-    found = pattern.find(i, j)
-    np.testing.assert_array_equal(found < pattern.nnz, mask)
-    np.testing.assert_array_equal(found[mask], np.arange(pattern.nnz))
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 22], ids=["by search", "by table"])
+@given(mask=masks)
+def test_entries_are_found(mask, limit):
+    pattern = sg.Pattern.from_mask(mask)
+    i, j = np.indices((mask.shape[0] + 1, mask.shape[1] + 1))  # one past the end in both: padding
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("snapgrad.sparsity.pattern.TABLE_LIMIT", limit)
+        found = pattern.find(i, j)
+    np.testing.assert_array_equal(found < pattern.nnz, np.pad(mask, ((0, 1), (0, 1))))
+    np.testing.assert_array_equal(found[:-1, :-1][mask], np.arange(pattern.nnz))
 
 
 @given(masks)

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# Up to this size `Pattern.find` looks entries up in a dense table (16 MiB), several times faster than searching.
+TABLE_LIMIT = 1 << 22
+
 
 class Table(NamedTuple):
     """A pattern laid out as a rectangle: one line a row (or column), padded to the longest.
@@ -104,7 +107,11 @@ class Pattern:
         return _table(self.cols[order], self.rows[order], order, self.shape[1], self.shape[0])
 
     def find(self, rows: NDArray[Any], cols: NDArray[Any]) -> NDArray[np.int32]:
-        """The entry at each coordinate, or `nnz` where the pattern has none or the coordinate is padding."""
+        """The entry at each coordinate, or `nnz` where the pattern has none or the coordinate is one past the end."""
+        if self.shape[0] * self.shape[1] <= TABLE_LIMIT:
+            table = np.full((self.shape[0] + 1, self.shape[1] + 1), self.nnz, np.int32)
+            table[self.rows, self.cols] = np.arange(self.nnz)
+            return table[rows, cols]
         inside = (rows < self.shape[0]) & (cols < self.shape[1])
         wanted = np.where(inside, rows.astype(np.int64) * self.shape[1] + cols, -1)
         if self._flat is None:
