@@ -26,6 +26,12 @@ def minimal_gated_rule(s, u, v):
     return ((1 - f) * h + f * jnp.tanh(u[1] + f * v[1]),)
 
 
+def odd_rule(s, u, v):
+    """Three components; input and recurrence touch different ones; one is fed by neither."""
+    a, b, c = s
+    return (jnp.tanh(u[0] + b), 0.5 * b + jnp.tanh(v[1] + 0.3 * a), 0.9 * c * jnp.tanh(a) + 0.1)
+
+
 class StackedParams(NamedTuple):
     lower: Any
     upper: Any
@@ -64,6 +70,7 @@ CELLS = {
     "lstm": sg.LSTM(INPUTS, UNITS),
     "leaky": sg.UnitCell(leaky_rule, INPUTS, UNITS),
     "minimal_gated": sg.UnitCell(minimal_gated_rule, INPUTS, UNITS, gates=2),
+    "odd": sg.UnitCell(odd_rule, INPUTS, UNITS, gates=2, states=3),
     "gru_original": sg.GRU(INPUTS, UNITS, variant="original"),
     "two_layers": TwoLayers(INPUTS, UNITS),
 }

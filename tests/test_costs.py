@@ -51,6 +51,11 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     assert methods["bptt"].flops == 2 * (recurrent + input) + 2 * recurrent + 2 * (recurrent + input)
     # SnAp-1 on one unit: its one state entry, for each of its 3 * (5 + 3 + 1) parameters.
     assert methods["snap-1"].flops == methods["frozen"].flops + 5 * 27 * (2 + 2)
+    # RFLO: one entry a parameter, updated and contracted. UORO: D s~, nu I, two factors and the contraction.
+    assert methods["rflo"].flops == methods["frozen"].flops + 5 * 27 * (2 + 2)
+    assert methods["uoro"].flops == methods["bptt"].flops + 5 * 27 * (2 + 2)
+    # Episodic SnAp-1: one entry of D a unit, then the weights' gradient.
+    assert methods["snap-1 episodic"].flops == 2 * methods["frozen"].flops + 5 * 2
     assert methods["rtrl"].flops == methods["frozen"].flops + 5 * 27 * (2 * 25 + 2 * 5)
 
 

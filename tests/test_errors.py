@@ -37,13 +37,20 @@ def other_pattern():
     return net.params._replace(cell=net.cell.init(jax.random.key(9), sparsity=0.5))
 
 
-def with_bias(bias):
+def changed(**fields):
     params = network("gru").params
-    return params._replace(cell=params.cell._replace(bias=bias))
+    return params._replace(cell=params.cell._replace(**fields))
 
 
 def gru():
     return network("gru").cell
+
+
+def lambda_cell():
+    return sg.UnitCell(lambda s, u, v: (jnp.tanh(u[0] + v[0]),), 3, 5)
+
+
+LAMBDA_CELL = lambda_cell()
 
 
 CASES = {
@@ -91,7 +98,7 @@ CASES = {
     ),
     "init in jit": (
         lambda: jax.jit(lambda key: CELL.init(key, sparsity=0.5))(KEY),
-        "a sparse `init` must be called outside jit: its pattern is structure, not data",
+        "a sparse `init` must be called outside jit and vmap, or be given masks: a pattern is structure, not data",
     ),
     "dense shape": (
         lambda: CELL.from_dense(np.ones((5, 15)), np.ones((15, 3)), np.ones(15)),
@@ -110,7 +117,7 @@ CASES = {
     "rule": (lambda: sg.UnitCell("tanh", 3, 5), "`rule` must be a function of (s, u, v), got str"),
     "rule result": (
         lambda: sg.UnitCell(lambda s, u, v: jnp.tanh(u[0] + v[0]), 3, 5),
-        "`rule` must return a tuple of 1 scalar(s) (`states`), got",
+        "`rule` must return a tuple of 1 scalar(s) (`states`), got ShapeDtypeStruct",
     ),
     "initial bias": (
         lambda: sg.UnitCell(lambda s, u, v: s, 3, 5, initial_bias=(1.0, 2.0)),
@@ -137,16 +144,44 @@ CASES = {
     ),
     "params": (lambda: call(params=network("gru").params.cell), "`params` must be sg.Params(cell=..., readout=...)"),
     "integer params": (
-        lambda: call(params=with_bias(jnp.zeros(15, jnp.int32))),
+        lambda: call(params=changed(bias=jnp.zeros(15, jnp.int32))),
         "`params` must hold floating-point arrays only, got int32 in params.cell.bias",
     ),
     "params of another cell": (
         lambda: sg.bptt(sg.LSTM(3, 5), loss).init(network("gru").params, batch_size=3),
-        "`params.cell` must fit LSTM(inputs=3, units=5): ",
+        "`params.cell.recurrent` must be a SparseMatrix of shape (20, 5) for LSTM(inputs=3, units=5), got Spars",
     ),
     "bias shape": (
-        lambda: sg.bptt(gru(), loss).init(with_bias(jnp.zeros(14)), batch_size=3),
-        "`params.cell` must fit GRU(inputs=3, units=5, recurrent_bias=True): ",
+        lambda: sg.bptt(gru(), loss).init(changed(bias=jnp.zeros(14)), batch_size=3),
+        "`params.cell.bias` must have shape (15,) for GRU(inputs=3, units=5, recurrent_bias=True), got (14,)",
+    ),
+    "bias missing": (
+        lambda: call(params=changed(recurrent_bias=None)),
+        "`params.cell.recurrent_bias` must have shape (15,) for GRU(inputs=3, units=5, recurrent_bias=True), got None",
+    ),
+    "dense params": (
+        lambda: call(params=network("gru").params._replace(cell=gru().to_dense(network("gru").params.cell))),
+        "`params.cell.recurrent` must be a SparseMatrix of shape (15, 5) for GRU(inputs=3, units=5, "
+        "recurrent_bias=True), got ArrayImpl",
+    ),
+    "params of a general cell": (
+        lambda: sg.bptt(sg.GRU(4, 5, variant="original"), loss).init(network("gru_original").params, batch_size=3),
+        "`params.cell` must let OriginalGRU(inputs=4, units=5) step from a float vector [4], got: `x` must have shape",
+    ),
+    "length of a vector": (
+        lambda: network("gru").params.cell.recurrent @ jnp.ones(4),
+        "`x` must have shape (5,) to be multiplied by SparseMatrix(float64, Pattern(15x5",
+    ),
+    "dtype": (lambda: CELL.init(KEY, dtype=int), "`dtype` must be a floating-point dtype, got int64"),
+    "cell of costs": (
+        lambda: sg.costs("gru", None),
+        "`cell` must be a snapgrad cell such as sg.GRU(inputs, units), got str",
+    ),
+    "state of another rule": (
+        lambda: sg.frozen(lambda_cell(), loss).reset(
+            state_of(sg.frozen(LAMBDA_CELL, loss), sg.Params(LAMBDA_CELL.init(KEY), ())), np.ones(3, bool)
+        ),
+        "(frozen on UnitCell(inputs=3, units=5) with the same rule function)",
     ),
     "loss shape": (
         lambda: call(loss=lambda readout, h, target: h),

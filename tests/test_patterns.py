@@ -42,7 +42,8 @@ def test_a_saturated_order_keeps_what_rtrl_keeps(name, sparsity):
     exact = influence_blocks(jacobians.groups, jacobians.dynamics, None)
     assert influence_blocks(jacobians.groups, jacobians.dynamics, 30).reach == exact.reach
     assert influence_blocks(jacobians.groups, jacobians.dynamics, 1).reach != exact.reach
-    assert sparsity > 0 or influence_blocks(jacobians.groups, jacobians.dynamics, 2).reach == exact.reach
+    if sparsity == 0 and name != "odd":  # whose third component takes a step more
+        assert influence_blocks(jacobians.groups, jacobians.dynamics, 2).reach == exact.reach
 
 
 @every_network
@@ -51,7 +52,9 @@ def test_values_of_both_jacobians_equal_autodiff(name, sparsity):
     jacobians, params = net.cell.jacobians(net.params.cell), net.params.cell
     unravel = jax.flatten_util.ravel_pytree(net.cell.initial_state())[1]
     s = np.random.default_rng(3).normal(size=flat(net.cell.initial_state()).size)
-    values = jax.jit(lambda params, s, x: jacobians.at(params)(unravel(s), x))(params, s, net.xs[0, 0])
+    values = jax.jit(lambda params, s, x: jacobians.at(params, jacobians.dynamics)(unravel(s), x))(
+        params, s, net.xs[0, 0]
+    )
     _, D, I = (result[0] for result in step_jacobians(net)(flat(params), s[None], net.xs[0, :1]))
 
     dynamics, immediate, groups = np.zeros(D.shape), np.zeros(I.shape), jacobians.groups

@@ -60,6 +60,9 @@ def test_products_and_conversions_equal_dense_ones(mask):
     np.testing.assert_allclose(matrix @ jnp.asarray(x), kept @ x, rtol=1e-12, atol=1e-12)
     for index in range(mask.shape[1]):
         np.testing.assert_array_equal(sg.multiply(matrix, jnp.asarray(index)), kept[:, index])
+    for outside in (-1, mask.shape[1]):
+        assert not np.any(sg.multiply(matrix, outside))
+        assert not np.any(sg.multiply(matrix.to_dense(), outside))
 
 
 def test_a_dense_matrix_keeps_its_numerical_zeros_as_parameters():
@@ -72,9 +75,9 @@ def test_sparse_matrices_multiply_dense_where_that_is_faster():
     key = jax.random.key(0)
     cell = sg.GRU(40, 400)
     ready = ready_to_multiply(cell.init(key, sparsity=0.75))
-    assert isinstance(ready.recurrent, jax.Array)
+    assert ready.recurrent.pattern.is_full
     ready = ready_to_multiply(cell.init(key, sparsity=0.999))
-    assert isinstance(ready.recurrent, sg.SparseMatrix)
+    assert not ready.recurrent.pattern.is_full
 
 
 @given(st.integers(1, 12), st.integers(1, 9), st.floats(0, 0.99), st.integers(1, 4))

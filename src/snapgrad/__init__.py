@@ -1,8 +1,10 @@
 """snapgrad: training recurrent networks online."""
 
-from snapgrad.algorithms.base import Algorithm, Gradient, Info, Params, State
+from importlib.metadata import version
+
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
+from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
@@ -16,6 +18,8 @@ from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
+
+__version__ = version("snapgrad")
 
 __all__ = [
     "GRU",

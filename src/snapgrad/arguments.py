@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -35,3 +36,11 @@ def mask(name: str, value: Any, shape: tuple[int, ...]) -> None:
         raise TypeError(f"`{name}` must be boolean, got {array.dtype}")
     if not array.any():
         raise ValueError(f"`{name}` must keep at least one entry, got none")
+
+
+def floating(dtype: Any) -> np.dtype[Any]:
+    """The dtype of new parameters: JAX's default for None, and nothing but floats."""
+    chosen = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
+    if not jnp.issubdtype(chosen, jnp.floating):
+        raise TypeError(f"`dtype` must be a floating-point dtype, got {chosen}")
+    return chosen

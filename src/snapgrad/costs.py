@@ -1,34 +1,4 @@
-"""What every algorithm costs on a given network, counted from its patterns.
-
-The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are the products: weights
-times vectors, D times J, dL/ds times J. Not counted is what is O(states + parameters) element-wise work for every
-algorithm alike: activations, their derivatives, forming I and D, the readout, the optimiser.
-
-How this relates to the paper (Menick et al. 2020)
---------------------------------------------------
-Table 1 gives orders of growth in k, p and d; its memory column (history + parameters, influence + parameters) is what
-`memory` counts, here with exact entries and for a whole batch. BPTT is counted with a history of states only, as there;
-plain autodiff keeps the gates' activations as well.
-
-Table 3 gives flops as multiples of BPTT. All of its rows follow from the printed J sparsities by one formula,
-
-    X vs BPTT = (kept share of J) * S * d k^2 / 2            S = 2 for the LSTM, else 1
-    X vs RTRL = (kept share of J)
-
-which counts the full product of D (taken as d k^2 entries for each state component) with every kept entry of J, and
-BPTT as two passes over the weights. `paper_vs_bptt` and `paper_vs_rtrl` evaluate it on the structural pattern. The
-counted ratios `vs_bptt` and `vs_rtrl` differ from it on purpose: the true nnz(D) of gated cells is larger (gates with
-different patterns fill D), the product on a block needs only D[R, R], and BPTT makes three passes over the recurrent
-weights.
-
-The printed J sparsities agree with the structural count for the LSTM at n = 2 (38.5, 79.9, 95.1 % printed; 36.5, 79.5,
-94.5 % counted, with 4 inputs), but not for the other two: every printed *density* is 2/3 of the counted one for vanilla
-and 1/2 for the GRU, at all three sizes and also where n = 3 has saturated, so that a full J is printed as 33.3 % and
-50.0 % sparse. The printed figures seem to divide by columns that nothing ever reaches; which ones, the paper does not
-say. With the factor, n = 2 counts vanilla 82.9, 95.6, 98.8 % (printed 83.0, 95.6, 98.9) and GRU 70.9, 91.0, 97.6 %
-(printed 70.9, 91.1, 97.8). Where n = 3 has not saturated, the printed figures are sparser still (GRU 512: 71.6 %
-printed, 32.5 % counted, 66.2 % with the factor). We report the structural count.
-"""
+"""What every algorithm costs on a given network, counted from its patterns."""
 
 from __future__ import annotations
 
@@ -39,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad import arguments
-from snapgrad.algorithms.base import Params
+from snapgrad.algorithms import checks
+from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
 from snapgrad.cells.unit import UnitCell
 from snapgrad.sparsity.matrix import SparseMatrix
@@ -108,7 +79,41 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         order: the order of SnAp, None for exact.
         batch: number of sequences side by side.
         window: number of steps T that BPTT and the episodic form keep a history of.
+
+    The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are products with
+    weights, the update of what an algorithm carries (D J + I, decay J + I, UORO's two factors) and its contraction
+    with dL/ds. Not counted is the element-wise work that all have alike: activations, their derivatives, forming I
+    and D, the readout, the optimiser. Memory is what the algorithm needs; kernels may pad it (the one in plain JAX to
+    like-sized blocks).
+
+    How this relates to the paper (Menick et al. 2020):
+
+    Table 1 gives orders of growth in k, p and d; its memory column (history + parameters, influence + parameters) is
+    what `memory` counts, here with exact entries and for a whole batch. BPTT is counted with a history of states
+    only, as there; plain autodiff keeps the gates' activations as well.
+
+    Table 3 gives flops as multiples of BPTT. Its rows for SnAp-2 and SnAp-3 follow from the printed J sparsities by
+    one formula,
+
+        X vs BPTT = (kept share of J) * S * d k^2 / 2            S = 2 for the LSTM, else 1
+        X vs RTRL = (kept share of J)
+
+    which counts the full product of D (taken as d k^2 entries for each state component) with every kept entry of J,
+    and BPTT as two passes over the weights. `paper_vs_bptt` and `paper_vs_rtrl` evaluate it on the structural
+    pattern. The counted ratios `vs_bptt` and `vs_rtrl` differ from it on purpose: the true nnz(D) of gated cells is
+    larger (gates with different patterns fill D), the product on a block needs only D[R, R], and BPTT makes three
+    passes over the recurrent weights.
+
+    The printed J sparsities agree with the structural count for the LSTM at n = 2 (38.5, 79.9, 95.1 % printed; 36.5,
+    79.5, 94.5 % counted, with 4 inputs), but not for the other two: every printed *density* is 2/3 of the counted one
+    for vanilla and 1/2 for the GRU, at all three sizes and also where n = 3 has saturated, so that a full J is
+    printed as 33.3 % and 50.0 % sparse. The printed figures seem to divide by columns that nothing ever reaches;
+    which ones, the paper does not say. With the factor, n = 2 counts vanilla 82.9, 95.6, 98.8 % (printed 83.0, 95.6,
+    98.9) and GRU 70.9, 91.0, 97.6 % (printed 70.9, 91.1, 97.8). Where n = 3 has not saturated, the printed figures
+    are sparser still (GRU 512: 71.6 % printed, 32.5 % counted, 66.2 % with the factor). We report the structural
+    count.
     """
+    checks.cell(cell)
     arguments.order(order)
     arguments.positive_integer("batch", batch)
     arguments.positive_integer("window", window)
@@ -130,7 +135,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         "uoro": (2 * states + n_params, 2 * forward + 2 * through_state + 4 * n_params),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
-            window * states + int(blocks.heights.sum()),
+            window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
             2 * forward + 2 * int(blocks.product_sizes().sum()),
         ),
         "rtrl": (states + exact.kept, forward + _influence_flops(exact)),
@@ -141,7 +146,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     }
     share = blocks.kept / (states * n_params)
     # The paper's S d k^2: every state component reads one gate's worth of weights. Other cells: D as it is.
-    dynamics = cell.states * through_state / cell.gates if isinstance(cell, UnitCell) else blocks.dynamics.nnz
+    dynamics = cell.states * through_state / cell.gates if isinstance(cell, UnitCell) else jacobians.dynamics.nnz
     return Costs(
         cell=cell,
         order=order,

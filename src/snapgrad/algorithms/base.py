@@ -1,4 +1,4 @@
-"""The one interface of all algorithms, and all that they share.
+"""What all algorithms share.
 
 A window of T steps is always taken in three parts; an algorithm says only how the first and the last are done:
 
@@ -10,7 +10,6 @@ A window of T steps is always taken in three parts; an algorithm says only how t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -19,70 +18,9 @@ from jax.flatten_util import ravel_pytree
 
 from snapgrad import arguments
 from snapgrad.algorithms import checks
+from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.sparsity.matrix import ready_to_multiply
-
-Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
-
-
-class Params(NamedTuple):
-    """What is trained: the cell's parameters and the readout's, any pytrees."""
-
-    cell: PyTree
-    readout: PyTree
-
-
-class Info(NamedTuple):
-    """Diagnostics of a window; nothing here is needed to go on."""
-
-    losses: jax.Array  # [T, B] loss of every example at every step
-
-
-class Gradient(NamedTuple):
-    """The result of a window: the objective, its gradient shaped like the parameters, and diagnostics."""
-
-    loss: jax.Array  # sum over steps of the mean over the batch
-    grads: Params
-    info: Info
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Who made a state: compared, so that a state cannot be given to another algorithm or network."""
-
-    algorithm: str
-    cell: Cell
-    structure: Any  # tree structure of the cell's parameters, with their sparsity patterns
-
-    def __str__(self) -> str:
-        return f"{self.algorithm} on {self.cell}"
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """What is carried from window to window."""
-
-    cell: PyTree  # [B, ...] the cell's own state
-    memory: PyTree  # what the algorithm remembers beside it: an influence, random vectors, or ()
-    origin: Origin = field(metadata={"static": True})
-
-
-class Algorithm(NamedTuple):
-    """A way to compute gradients of a recurrent cell: three pure functions.
-
-    init(params, batch_size, key=None) -> state
-        The state of `batch_size` sequences about to start. Only `uoro` uses the key.
-    grad(params, state, xs, targets) -> (Gradient, state)
-        The gradient over a window xs [T, B, ...], targets [T, B, ...], and the state to go on from. T = 1 is fully
-        online. Jittable; compiles once a window shape.
-    reset(state, where) -> state
-        Starts a new sequence in the lanes where `where` [B] is True, and leaves the others as they are.
-    """
-
-    init: Callable[..., State]
-    grad: Callable[[Params, State, Any, Any], tuple[Gradient, State]]
-    reset: Callable[[State, Any], State]
 
 
 class Outcome(NamedTuple):
@@ -106,6 +44,11 @@ class Rule(NamedTuple):
     restart: Callable[[PyTree, jax.Array], PyTree]
 
 
+def memoryless(window: Callable[..., Any]) -> Rule:
+    """The rule of an algorithm that remembers nothing beside the cell's state."""
+    return Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
+
+
 def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
     """Makes an `Algorithm` of a rule: checks the arguments, adds the loss and the readout's gradient."""
     checks.cell(cell)
@@ -115,27 +58,29 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
         return Origin(name, cell, jax.tree.structure(params.cell))
 
     def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
-        checks.params(params)
-        checks.params_fit(cell, params)
+        checks.params(cell, params)
         arguments.positive_integer("batch_size", batch_size)
         memory = rule.start(params.cell, batch_size, key)
         return State(initial_states(cell, params.cell, batch_size), memory, origin(params))
 
     def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
-        checks.params(params)
-        checks.state(state, State, origin(params))
+        checks.params(cell, params)
+        checks.state(state, origin(params))
         xs, targets = jnp.asarray(xs), jax.tree.map(jnp.asarray, targets)
         checks.window(cell, params, state, xs, targets)
+        return compute(params, state, xs, targets)
+
+    @jax.jit
+    def compute(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
         hs, backward = rule.window(params.cell, state.cell, state.memory, xs)
         checks.loss_value(loss, params.readout, hs, targets)
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
         outcome = backward(deltas)
-        grads = params._replace(cell=outcome.grads, readout=readout_grads)
+        grads = Params(cell=outcome.grads, readout=readout_grads)
         gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 
     def reset(state: State, where: Any) -> State:
-        checks.state_type(state, State)
         checks.maker(state, name, cell)
         where = jnp.asarray(where)
         checks.where(where, state)

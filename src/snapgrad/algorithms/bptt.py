@@ -13,8 +13,9 @@ from typing import Any
 import jax
 
 from snapgrad import arguments
-from snapgrad.algorithms.base import Algorithm, Loss, Outcome, PyTree, Rule, build
-from snapgrad.cells.base import Cell
+from snapgrad.algorithms.base import Outcome, build, memoryless
+from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.cells.base import Cell, PyTree
 from snapgrad.sparsity.matrix import ready_to_multiply
 
 
@@ -44,8 +45,7 @@ def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None) -> Algorit
         hs, transpose, s_T = jax.vjp(outputs, params, has_aux=True)
         return hs, lambda deltas: Outcome(transpose(deltas)[0], s_T, ())
 
-    rule = Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
-    return build("bptt", cell, loss, rule)
+    return build("bptt", cell, loss, memoryless(window))
 
 
 def _scan_in_segments(step: Any, carry: PyTree, xs: jax.Array, length: int | None) -> tuple[PyTree, jax.Array]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from snapgrad.algorithms.interface import Origin, Params, State
 from snapgrad.cells.base import Cell
 
 
@@ -17,6 +18,8 @@ def cell(value: Any) -> None:
     """Refuses what is not a cell."""
     if not isinstance(value, Cell):
         raise TypeError(f"`cell` must be a snapgrad cell such as sg.GRU(inputs, units), got {type(value).__name__}")
+    if type(value).__hash__ is None:
+        raise TypeError(f"`cell` must be hashable, as a frozen dataclass is, got {type(value).__name__}")
 
 
 def loss(value: Any) -> None:
@@ -25,9 +28,9 @@ def loss(value: Any) -> None:
         raise TypeError(f"`loss` must be a function (readout, h, target) -> scalar, got {type(value).__name__}")
 
 
-def params(value: Any) -> None:
-    """Refuses what has no cell and readout, or holds other than floats."""
-    if not hasattr(value, "cell") or not hasattr(value, "readout"):
+def params(cell: Cell, value: Any) -> None:
+    """Refuses what is not `sg.Params`, holds other than floats, or does not fit the cell."""
+    if not isinstance(value, Params):
         raise TypeError(f"`params` must be sg.Params(cell=..., readout=...), got {type(value).__name__}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
@@ -35,38 +38,22 @@ def params(value: Any) -> None:
             raise TypeError(
                 f"`params` must hold floating-point arrays only, got {jnp.result_type(leaf)} in params{where}"
             )
-
-
-def params_fit(cell: Cell, params: Any) -> None:
-    """Refuses parameters of another cell, by trying a step on shapes alone."""
-    try:
-        x = jnp.zeros(cell.inputs, jnp.result_type(*jax.tree.leaves(params.cell)))
-        s = jax.tree.map(lambda leaf: leaf.astype(x.dtype), cell.initial_state())
-        after = jax.eval_shape(cell.step, params.cell, s, x)
-        fits = jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, s)
-        problem = "a step changes the shape of the state"
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        fits, problem = False, str(error).splitlines()[0]
-    if not fits:
-        raise ValueError(f"`params.cell` must fit {cell}: {problem}")
-
-
-def state_type(value: Any, expected: type) -> None:
-    """Refuses what no `init` made."""
-    if not isinstance(value, expected):
-        raise TypeError(f"`state` must come from this algorithm's init, got {type(value).__name__}")
+    cell.check(value.cell)
 
 
 def maker(state: Any, algorithm: str, cell: Cell) -> None:
     """Refuses a state that another algorithm or cell has made."""
+    if not isinstance(state, State):
+        raise TypeError(f"`state` must come from this algorithm's init, got {type(state).__name__}")
     if (state.origin.algorithm, state.origin.cell) != (algorithm, cell):
         wanted = f"{algorithm} on {cell}"
+        if wanted == str(state.origin):
+            wanted += " with the same rule function"
         raise ValueError(f"`state` must come from this algorithm's init ({wanted}), got one from {state.origin}")
 
 
-def state(value: Any, expected: type, origin: Any) -> None:
+def state(value: Any, origin: Origin) -> None:
     """Refuses a state of another algorithm, cell or sparsity pattern."""
-    state_type(value, expected)
     maker(value, origin.algorithm, origin.cell)
     if value.origin.structure != origin.structure:
         raise ValueError(

@@ -18,13 +18,14 @@ import jax
 
 from snapgrad.algorithms.base import (
     Outcome,
-    PyTree,
     Rule,
     initial_states,
+    memoryless,
+    param_dtype,
     state_deltas,
     unroll,
 )
-from snapgrad.cells.base import Cell
+from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import reference as kernel
 from snapgrad.sparsity.reach import influence_blocks
 
@@ -39,19 +40,20 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
         def backward(deltas: jax.Array) -> Outcome:
             jacobians = cell.jacobians(params)
             blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
-            linearise = jax.vmap(jacobians.at(params))
+            like = xs.shape[1], param_dtype(params)
+            linearise = jax.vmap(jacobians.at(params, blocks.dynamics))
 
             def step(Lambda: kernel.Credit, at_t: Any) -> tuple[kernel.Credit, jax.Array]:
                 s_tm1, x_t, delta_t = at_t
                 Lambda = kernel.add_delta(blocks, delta_t, Lambda)
                 earlier = kernel.propagate_back(blocks, linearise(s_tm1, x_t).dynamics, Lambda)
-                return earlier, kernel.immediate_credit(blocks, Lambda)
+                return earlier, kernel.immediate_credit(blocks, Lambda, *like)
 
             at = way.before, xs, state_deltas(cell, way, deltas)
-            zero = kernel.zero_credit(blocks, xs.shape[1], deltas.dtype)
+            zero = kernel.zero_credit(blocks, *like)
             _, credit = jax.lax.scan(step, zero, at, reverse=True)
             return Outcome(jacobians.pull(params, way.before, xs, credit), s_0, ())
 
         return way.outputs, backward
 
-    return Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
+    return memoryless(window)

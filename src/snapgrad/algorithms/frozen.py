@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from snapgrad.algorithms.base import Algorithm, Loss, Outcome, PyTree, Rule, build, unroll
-from snapgrad.cells.base import Cell
+from snapgrad.algorithms.base import Outcome, build, memoryless, unroll
+from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.cells.base import Cell, PyTree
 
 
 def frozen(cell: Cell, loss: Loss) -> Algorithm:
@@ -21,5 +22,4 @@ def frozen(cell: Cell, loss: Loss) -> Algorithm:
         way = unroll(cell, params, s_0, xs)
         return way.outputs, lambda deltas: Outcome(jax.tree.map(jnp.zeros_like, params), way.last, ())
 
-    rule = Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
-    return build("frozen", cell, loss, rule)
+    return build("frozen", cell, loss, memoryless(window))

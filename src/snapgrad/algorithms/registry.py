@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapgrad.algorithms.base import Algorithm
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
+from snapgrad.algorithms.interface import Algorithm
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap

@@ -17,7 +17,8 @@ import numbers
 
 import jax
 
-from snapgrad.algorithms.base import Algorithm, Loss, build
+from snapgrad.algorithms.base import build
+from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.snap import forward_in_time
 from snapgrad.cells.base import Cell
 from snapgrad.kernels import reference as kernel
@@ -35,7 +36,9 @@ def rflo(cell: Cell, loss: Loss, *, decay: float = 1.0) -> Algorithm:
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
         raise ValueError(f"`decay` must be a number in [0, 1], got {decay!r}")
 
+    decay = float(decay)
+
     def update(blocks: Blocks, J_tm1: kernel.Influence, D_t: jax.Array, I_t: jax.Array) -> kernel.Influence:
-        return kernel.add_immediate(blocks, tuple(float(decay) * block for block in J_tm1), I_t)
+        return kernel.add_immediate(blocks, tuple(decay * block for block in J_tm1), I_t)
 
     return build(f"rflo(decay={decay})", cell, loss, forward_in_time(cell, 1, update))

@@ -8,7 +8,8 @@ sparse network uses the sparsity of D as well (the paper's "sparse RTRL").
 
 from __future__ import annotations
 
-from snapgrad.algorithms.base import Algorithm, Loss, build
+from snapgrad.algorithms.base import build
+from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.snap import forward_in_time, influence_update
 from snapgrad.cells.base import Cell
 

@@ -23,10 +23,7 @@ from jax.flatten_util import ravel_pytree
 
 from snapgrad import arguments
 from snapgrad.algorithms.base import (
-    Algorithm,
-    Loss,
     Outcome,
-    PyTree,
     Rule,
     build,
     param_dtype,
@@ -35,7 +32,8 @@ from snapgrad.algorithms.base import (
     unroll,
 )
 from snapgrad.algorithms.episodic import backward_in_time
-from snapgrad.cells.base import Cell
+from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import reference as kernel
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
@@ -75,7 +73,7 @@ def forward_in_time(cell: Cell, order: int | None, update: Update) -> Rule:
 
         def backward(deltas: jax.Array) -> Outcome:
             blocks = _blocks(cell, params, order)
-            linearise = jax.vmap(cell.jacobians(params).at(params))
+            linearise = jax.vmap(cell.jacobians(params).at(params, blocks.dynamics))
 
             def step(carry: tuple[kernel.Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry

@@ -8,7 +8,7 @@
 
 The scalings rho equalise the norms of the two factors, which minimises the variance; any positive ones are unbiased.
 With `rank` r > 1 the mean of r independent estimates is used. D_t s~ is one forward-mode product of the cell's step and
-nu^T I_t one reverse-mode product, so it works for every cell, at the cost of backpropagation.
+nu^T I_t one reverse-mode product, so it works for every cell, with work and memory of the order of the parameters.
 """
 
 from __future__ import annotations
@@ -17,15 +17,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from snapgrad import arguments
 from snapgrad.algorithms.base import (
-    Algorithm,
-    Loss,
     Outcome,
-    PyTree,
     Rule,
     build,
     param_dtype,
@@ -33,7 +29,8 @@ from snapgrad.algorithms.base import (
     state_deltas,
     unroll,
 )
-from snapgrad.cells.base import Cell
+from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.cells.base import Cell, PyTree
 from snapgrad.sparsity.matrix import ready_to_multiply
 
 
@@ -46,7 +43,7 @@ class Estimate(NamedTuple):
 
 
 def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
-    """An unbiased but noisy gradient at the cost of backpropagation; `init` needs a `key`.
+    """An unbiased but noisy gradient, in memory of the order of the parameters; `init` needs a `key`.
 
     Args:
         cell: the recurrent cell.
@@ -56,8 +53,8 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
     arguments.positive_integer("rank", rank)
 
     def start(params: PyTree, batch_size: int, key: Any) -> Estimate:
-        if key is None:
-            raise ValueError("`key` must be a PRNG key for uoro, which draws random signs, got None")
+        if not isinstance(key, jax.Array):
+            raise ValueError(f"`key` must be a PRNG key for uoro, which draws random signs, got {key!r}")
         n_states = ravel_pytree(cell.initial_state())[0].size
         n_params = ravel_pytree(params)[0].size
         dtype = param_dtype(params)
@@ -72,12 +69,13 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
             key, sign_key = jax.random.split(memory.key)
             shape = (xs.shape[0], *memory.state.shape)
             signs = jax.random.rademacher(sign_key, shape, memory.state.dtype)  # [T, B, rank, states]
-            over_lanes = jax.vmap(_advance, in_axes=(None, None, 0, 0, 0, 0, 0))
+            ready = ready_to_multiply(params)
+            over_lanes = jax.vmap(_advance, in_axes=(None, None, None, 0, 0, 0, 0, 0))
 
             def step(carry: Any, at_t: Any) -> tuple[Any, None]:
                 s_tilde, theta_tilde, g = carry
                 s_tm1, x_t, delta_t, signs_t = at_t
-                s_tilde, theta_tilde = over_lanes(cell, params, s_tm1, x_t, s_tilde, theta_tilde, signs_t)
+                s_tilde, theta_tilde = over_lanes(cell, params, ready, s_tm1, x_t, s_tilde, theta_tilde, signs_t)
                 along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
                 return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
 
@@ -98,13 +96,20 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
 
 
 def _advance(
-    cell: Cell, params: PyTree, s_tm1: PyTree, x_t: Any, s_tilde: jax.Array, theta_tilde: jax.Array, signs: jax.Array
+    cell: Cell,
+    params: PyTree,
+    ready: PyTree,
+    s_tm1: PyTree,
+    x_t: Any,
+    s_tilde: jax.Array,
+    theta_tilde: jax.Array,
+    signs: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """One step of all estimates [rank, ...] of one example."""
     flat_s, unravel = ravel_pytree(s_tm1)
 
     def by_state(flat_s: jax.Array) -> jax.Array:
-        return ravel_pytree(cell.step(ready_to_multiply(params), unravel(flat_s), x_t))[0]
+        return ravel_pytree(cell.step(ready, unravel(flat_s), x_t))[0]
 
     def by_params(params: PyTree) -> jax.Array:
         return ravel_pytree(cell.step(ready_to_multiply(params), s_tm1, x_t))[0]
@@ -124,6 +129,6 @@ def _advance(
 def _balance(params_factor: jax.Array, state_factor: jax.Array) -> jax.Array:
     """sqrt(|params_factor| / |state_factor|), and 1 where either is (nearly) zero, as at the start of a sequence."""
     above, below = jnp.linalg.norm(params_factor), jnp.linalg.norm(state_factor)
-    tiny = float(np.finfo(above.dtype).tiny) ** 0.5
+    tiny = float(jnp.finfo(above.dtype).tiny) ** 0.5
     usable = (above > tiny) & (below > tiny)
     return jnp.where(usable, jnp.sqrt(jnp.where(usable, above, 1) / jnp.where(usable, below, 1)), 1)

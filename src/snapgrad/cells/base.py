@@ -23,7 +23,7 @@ PyTree = Any
 class Linearisation(NamedTuple):
     """Values of both Jacobians of one step, at their patterns."""
 
-    dynamics: jax.Array  # [nnz(D)] in the order of `Jacobians.dynamics`
+    dynamics: jax.Array  # [nnz] of the wanted part of D
     immediate: jax.Array  # [nnz(I)] in the order of `Jacobians.groups`
 
 
@@ -37,8 +37,11 @@ class Jacobians(abc.ABC):
     groups: Groups  # the pattern of I
 
     @abc.abstractmethod
-    def at(self, params: PyTree) -> Callable[[PyTree, jax.Array], Linearisation]:
-        """The function (s_tm1, x_t) -> D_t and I_t of one example; what depends on `params` alone is done once."""
+    def at(self, params: PyTree, dynamics: Pattern) -> Callable[[PyTree, jax.Array], Linearisation]:
+        """The function (s_tm1, x_t) -> D_t and I_t of one example; what depends on `params` alone is done once.
+
+        `dynamics` is the part of the pattern of D that is wanted.
+        """
 
     @abc.abstractmethod
     def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
@@ -64,11 +67,18 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def step(self, params: PyTree, s: PyTree, x: jax.Array) -> PyTree:
-        """The next state of one example. `x` is a float vector [inputs] or an integer index (a one-hot)."""
+        """The next state of one example.
+
+        `x` is a float vector [inputs] or an integer index (a one-hot; zeros where it lies outside [0, inputs)).
+        """
 
     @abc.abstractmethod
     def output(self, s: PyTree) -> jax.Array:
-        """The part of a state that the readout sees."""
+        """What the readout sees of a state: one array."""
+
+    @abc.abstractmethod
+    def check(self, params: PyTree) -> None:
+        """Raises an error of one sentence if `params` are not this cell's."""
 
     @abc.abstractmethod
     def jacobians(self, params: PyTree) -> Jacobians:
@@ -76,5 +86,5 @@ class Cell(abc.ABC):
 
 
 def as_vector(x: jax.Array, width: int, dtype: Any) -> jax.Array:
-    """An input as a float vector: an integer index becomes the one-hot it stands for."""
+    """An input as a float vector: an integer index becomes the one-hot it stands for, one outside [0, width) zeros."""
     return jax.nn.one_hot(x, width, dtype=dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x

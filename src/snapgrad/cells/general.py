@@ -20,10 +20,22 @@ from snapgrad.sparsity.reach import group_columns
 
 
 class GeneralCell(Cell, abc.ABC):
-    """A cell known only by its `step`. Subclass it for a cell that has no unit-wise form.
+    """A cell known only by its `step`. Subclass it, as a frozen dataclass, for a cell that has no unit-wise form.
 
-    Write weight products as `sg.multiply(matrix, x)`: detection then sees the matrix's exact pattern.
+    `step` must take a float vector [inputs], because derivatives with respect to the weights are found with one; with
+    `sg.multiply(matrix, x)` it takes an integer index as well, and detection sees the matrix's exact pattern.
     """
+
+    def check(self, params: PyTree) -> None:
+        try:
+            x = jnp.zeros(self.inputs, jnp.result_type(*jax.tree.leaves(params)))
+            s = jax.tree.map(lambda leaf: leaf.astype(x.dtype), self.initial_state())
+            after = jax.eval_shape(self.step, params, s, x)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            needed = f"`params.cell` must let {self} step from a float vector [{self.inputs}]"
+            raise ValueError(f"{needed}, got: {str(error).splitlines()[0]}") from None
+        if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, s):
+            raise ValueError(f"`step` of {self} must return a state shaped like its argument, got {after}")
 
     def jacobians(self, params: PyTree) -> Jacobians:
         leaves, structure = jax.tree.flatten(params)
@@ -64,26 +76,25 @@ class DetectedJacobians(Jacobians):
         self.groups = group_columns(immediate)
         self._immediate_order = np.lexsort((by_params.sparsity.rows, by_params.sparsity.cols))
 
-    def at(self, params: PyTree) -> Callable[[PyTree, jax.Array], Linearisation]:
+    def at(self, params: PyTree, dynamics: Pattern) -> Callable[[PyTree, jax.Array], Linearisation]:
         flat_params = ravel_pytree(params)[0]
+        wanted = self._dynamics_order[self.dynamics.find(dynamics.rows, dynamics.cols)]
 
         def linearise(s_tm1: PyTree, x_t: jax.Array) -> Linearisation:
             at = flat_params, ravel_pytree(s_tm1)[0], as_vector(x_t, self.cell.inputs, flat_params.dtype)
-            dynamics, immediate = self._dynamics_of(*at), self._immediate_of(*at)
-            return Linearisation(dynamics.data[self._dynamics_order], immediate.data[self._immediate_order])
+            by_state, by_params = self._dynamics_of(*at), self._immediate_of(*at)
+            return Linearisation(by_state.data[wanted], by_params.data[self._immediate_order])
 
         return linearise
 
     def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
-        entry_param = np.repeat(np.arange(len(self.groups.of_param)), np.diff(self.groups.starts))
-        nth = np.arange(self.groups.nnz) - self.groups.starts[entry_param]
-        credit_of_entry = self.groups.entries.row_starts[self.groups.of_param[entry_param]] + nth
+        linearise = jax.vmap(self.at(params, self.dynamics))
 
         def one_step(total: jax.Array, at_t: Any) -> tuple[jax.Array, None]:
             s, x, credit = at_t
-            immediate = jax.vmap(self.at(params))(s, x).immediate
-            products = jnp.sum(immediate * credit[:, credit_of_entry], axis=0)
-            return total.at[entry_param].add(products), None
+            immediate = linearise(s, x).immediate
+            products = jnp.sum(immediate * credit[:, self.groups.entry_credit], axis=0)
+            return total.at[self.groups.entry_param].add(products), None
 
         zero = jnp.zeros_like(ravel_pytree(params)[0])
         total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, credit))

@@ -79,7 +79,7 @@ class OriginalGRU(GeneralCell):
     def init(self, key: jax.Array, sparsity: float = 0.0, *, dtype: Any = None) -> OriginalGRUParams:
         """Fresh parameters: every weight matrix sparse with an exact count a gate, biases dense."""
         arguments.sparsity(sparsity)
-        dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+        dtype = arguments.floating(dtype)
         keys = iter(jax.random.split(key, 6))
 
         def matrix(gates: int, cols: int) -> Any:

@@ -41,6 +41,7 @@ class UnitCell(Cell):
 
     Args:
         rule: F(s, u, v) for one unit: tuples of `states`, `gates` and `gates` scalars to a tuple of `states` scalars.
+            Define it at module level: cells are equal, and share compiled code, if their rule is the same function.
         inputs: width of the input.
         units: number of units k.
         gates: G, pre-activations a unit.
@@ -60,6 +61,7 @@ class UnitCell(Cell):
     name: str = "UnitCell"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "initial_bias", tuple(float(value) for value in self.initial_bias))
         for name in ("inputs", "units", "gates", "states"):
             arguments.positive_integer(name, getattr(self, name))
         if len(self.initial_bias) not in (0, self.gates):
@@ -68,8 +70,9 @@ class UnitCell(Cell):
             raise TypeError(f"`rule` must be a function of (s, u, v), got {type(self.rule).__name__}")
         scalar = jax.ShapeDtypeStruct((), jnp.result_type(float))
         out = jax.eval_shape(self.rule, (scalar,) * self.states, (scalar,) * self.gates, (scalar,) * self.gates)
-        if not isinstance(out, tuple) or [getattr(o, "shape", None) for o in out] != [()] * self.states:
-            raise TypeError(f"`rule` must return a tuple of {self.states} scalar(s) (`states`), got {out}")
+        shapes = [jnp.shape(component) for component in out] if isinstance(out, tuple) else type(out).__name__
+        if shapes != [()] * self.states:
+            raise TypeError(f"`rule` must return a tuple of {self.states} scalar(s) (`states`), got {shapes}")
 
     def init(
         self,
@@ -92,7 +95,7 @@ class UnitCell(Cell):
             dtype: floating dtype of the values; JAX's default when None.
         """
         arguments.sparsity(sparsity)
-        dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+        dtype = arguments.floating(dtype)
         keys = jax.random.split(key, 4)
 
         def matrix(pattern_key: Any, value_key: Any, cols: int, share: float, mask: Any, name: str) -> SparseMatrix:
@@ -157,6 +160,25 @@ class UnitCell(Cell):
     def to_dense(self, params: UnitParams) -> UnitParams:
         """The same parameters with dense weight arrays, in PyTorch's layout."""
         return params._replace(recurrent=params.recurrent.to_dense(), input=params.input.to_dense())
+
+    def check(self, params: Any) -> None:
+        if not isinstance(params, UnitParams):
+            raise TypeError(f"`params.cell` must be what {self}.init returns, got {type(params).__name__}")
+        rows = self.gates * self.units
+        for name, shape in {"recurrent": (rows, self.units), "input": (rows, self.inputs)}.items():
+            matrix = getattr(params, name)
+            if (
+                not isinstance(matrix, SparseMatrix)
+                or matrix.shape != shape
+                or len(matrix.values) != matrix.pattern.nnz
+            ):
+                got = matrix if isinstance(matrix, SparseMatrix) else type(matrix).__name__
+                raise ValueError(f"`params.cell.{name}` must be a SparseMatrix of shape {shape} for {self}, got {got}")
+        for name, wanted in {"bias": (rows,), "recurrent_bias": (rows,) if self.recurrent_bias else None}.items():
+            array = getattr(params, name)
+            given = None if array is None else jnp.shape(array)
+            if given != wanted:
+                raise ValueError(f"`params.cell.{name}` must have shape {wanted} for {self}, got {given}")
 
     def __repr__(self) -> str:
         bias = ", recurrent_bias=True" if self.recurrent_bias else ""

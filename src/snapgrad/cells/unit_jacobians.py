@@ -12,7 +12,7 @@ That is O(units) differentiation; no units x units Jacobian is ever differentiat
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asdex
@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from snapgrad.cells.unit import UnitCell, UnitParams
 
 
+def one_unit(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
+    """F on one unit: s [S], u and v [G] to the next s [S]."""
+    return jnp.stack(cell.rule(tuple(s), tuple(u), tuple(v)))
+
+
 def apply_rule(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
     """F on every unit: s [S, k], u and v [G, k] to the next s [S, k]."""
-    return jax.vmap(lambda s, u, v: jnp.stack(cell.rule(tuple(s), tuple(u), tuple(v))), in_axes=1, out_axes=1)(s, u, v)
+    return jax.vmap(partial(one_unit, cell), in_axes=1, out_axes=1)(s, u, v)
 
 
 class RuleDerivatives(NamedTuple):
@@ -44,20 +49,15 @@ class RuleDerivatives(NamedTuple):
 
 def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> RuleDerivatives:
     """A, U, V of every unit by reverse-mode autodiff of the rule: S small pull-backs."""
-
-    def one_unit(s: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
-        return jnp.stack(cell.rule(tuple(s), tuple(u), tuple(v)))
-
-    return RuleDerivatives(*jax.vmap(jax.jacrev(one_unit, argnums=(0, 1, 2)), in_axes=1)(s, u, v))
+    derivatives = jax.jacrev(partial(one_unit, cell), argnums=(0, 1, 2))
+    return RuleDerivatives(*jax.vmap(derivatives, in_axes=1)(s, u, v))
 
 
 @lru_cache(maxsize=32)
 def rule_structure(cell: UnitCell) -> RuleDerivatives:
     """Which of A [S, S], U and V [S, G] exist: read from the rule's program, not from values."""
     one = (jnp.zeros((cell.states,)), jnp.zeros((cell.gates,)), jnp.zeros((cell.gates,)))
-    found = asdex.jacobian_sparsity(
-        lambda s, u, v: jnp.stack(cell.rule(tuple(s), tuple(u), tuple(v))), *one, argnums=(0, 1, 2)
-    )
+    found = asdex.jacobian_sparsity(partial(one_unit, cell), *one, argnums=(0, 1, 2))
     exists = np.zeros(found.shape, bool)
     exists[found.rows, found.cols] = True
     return RuleDerivatives(*np.split(exists, [cell.states, cell.states + cell.gates], axis=1))
@@ -118,10 +118,8 @@ class UnitJacobians(Jacobians):
         self.groups = Groups(entries, (kind_of[through, gate] * k + unit).astype(np.int32))
 
         # Every entry of I is one derivative of the rule times one presynaptic value.
-        counts = np.diff(self.groups.starts)
-        param = np.repeat(np.arange(len(row)), counts)
-        nth = np.arange(self.groups.nnz) - self.groups.starts[param]
-        to = entries.cols[entries.row_starts[self.groups.of_param[param]] + nth] // k
+        param, credit = self.groups.entry_param, self.groups.entry_credit
+        to = entries.cols[credit] // k
         self._i_derivative = ((through[param] * k + unit[param]) * states + to) * gates + gate[param]
         self._i_source = presynaptic[param]
 
@@ -131,14 +129,16 @@ class UnitJacobians(Jacobians):
         shape = (2, gates, k, states)
         self._credit_at = entries.find(np.broadcast_to(group[..., None], shape), np.broadcast_to(targets, shape))
 
-    def at(self, params: UnitParams) -> Callable[[jax.Array, jax.Array], Linearisation]:
+    def at(self, params: UnitParams, dynamics: Pattern) -> Callable[[jax.Array, jax.Array], Linearisation]:
         cell, ready = self.cell, ready_to_multiply(params)
-        weights = append_zero(params.recurrent.values)[self._d_weight]  # [nnz(D), G]
+        wanted = self.dynamics.find(dynamics.rows, dynamics.cols)
+        unit, component, own = self._d_unit[wanted], self._d_component[wanted], self._d_own[wanted]
+        weights = append_zero(params.recurrent.values)[self._d_weight[wanted]]  # [nnz, G]
 
         def linearise(s_tm1: jax.Array, x_t: jax.Array) -> Linearisation:
             A, U, V = rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t))
-            through_weights = jnp.sum(V[self._d_unit, self._d_component] * weights, axis=-1)
-            dynamics = through_weights + append_zero(A.ravel())[self._d_own]
+            through_weights = jnp.sum(V[unit, component] * weights, axis=-1)
+            dynamics = through_weights + append_zero(A.ravel())[own]
             x_t = as_vector(x_t, cell.inputs, s_tm1.dtype)
             presynaptic = jnp.concatenate([s_tm1[0], x_t, jnp.ones(1, s_tm1.dtype)])
             derivatives = jnp.concatenate([U.ravel(), V.ravel()])

@@ -7,6 +7,7 @@ zero.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -54,7 +55,12 @@ class Layout:
 
 @lru_cache(maxsize=32)
 def layout(blocks: Blocks) -> Layout:
-    """Sorts blocks into buckets by the next power of two of their height and width."""
+    """Sorts blocks into buckets by the next power of two of their height and width.
+
+    A bucket gathers D[R, R] for every block, which for large, unequal R takes more memory than J itself: in plain JAX
+    the order must stay low enough for the sparsity. Blocks that hold every state entry share one D.
+    """
+    blocks = _complete(blocks)
     entries = blocks.groups.entries
     heights, widths = blocks.heights, blocks.widths
     used = np.flatnonzero((heights > 0) & (widths > 0))
@@ -75,6 +81,17 @@ def layout(blocks: Blocks) -> Layout:
         credit_at[bucket.credit] = immediate_before + np.arange(bucket.credit.size).reshape(bucket.credit.shape)
         columns_before, immediate_before = columns_before + columns.size, immediate_before + bucket.credit.size
     return Layout(buckets, param_at[:-1], credit_at[:-1])
+
+
+def _complete(blocks: Blocks) -> Blocks:
+    """Gives all rows to the blocks that hold most of them and that no influence ever leaves, as in RTRL.
+
+    The added entries are and stay zero, and the blocks can share one D.
+    """
+    whole = blocks.closed() & (blocks.heights > blocks.states / 2)
+    group, state = np.nonzero(np.broadcast_to(whole[:, None], blocks.reach.shape))
+    rows, cols = np.concatenate([blocks.reach.rows, group]), np.concatenate([blocks.reach.cols, state])
+    return dataclasses.replace(blocks, reach=Pattern(rows, cols, blocks.reach.shape))
 
 
 def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
@@ -149,7 +166,7 @@ def contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Arra
         jnp.einsum("bnr,bnrp->np", delta[:, bucket.rows], J).ravel()
         for bucket, J in zip(where.buckets, influence, strict=True)
     ]
-    return append_zero(jnp.concatenate(columns))[where.param_at]
+    return append_zero(jnp.concatenate([jnp.zeros(0, delta.dtype), *columns]))[where.param_at]
 
 
 def zero_credit(blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
@@ -176,12 +193,13 @@ def _product_back(D: jax.Array, L: jax.Array) -> jax.Array:
     return jnp.einsum("bnqr,bnq->bnr", D, L)
 
 
-def immediate_credit(blocks: Blocks, credit: Credit) -> jax.Array:
+def immediate_credit(blocks: Blocks, credit: Credit, batch_size: int, dtype: Any) -> jax.Array:
     """Lambda at each group's immediate entries, [B, nnz(groups.entries)]."""
     where = layout(blocks)
     picked = [
         jnp.take_along_axis(L, jnp.asarray(bucket.immediate_rows)[None], axis=2, mode="fill", fill_value=0)
         for bucket, L in zip(where.buckets, credit, strict=True)
     ]
-    flat = jnp.concatenate([p.reshape(p.shape[0], -1) for p in picked], axis=1)
+    nothing = jnp.zeros((batch_size, 0), dtype)
+    flat = jnp.concatenate([nothing, *(p.reshape(batch_size, -1) for p in picked)], axis=1)
     return append_zero(flat)[:, where.credit_at]

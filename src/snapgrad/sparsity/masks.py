@@ -23,7 +23,9 @@ def random_pattern(key: jax.Array, shape: tuple[int, int], sparsity: float, *, g
     if sparsity == 0:
         return Pattern.full(stacked)
     if isinstance(key, jax.core.Tracer):
-        raise TypeError("a sparse `init` must be called outside jit: its pattern is structure, not data")
+        raise TypeError(
+            "a sparse `init` must be called outside jit and vmap, or be given masks: a pattern is structure, not data"
+        )
     size = shape[0] * shape[1]
     count = max(1, round((1 - sparsity) * size))
     # NumPy draws without replacement in time proportional to `count`; JAX would sort all of `size`.

@@ -16,11 +16,12 @@ DENSE_FROM_DENSITY = 0.005
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseMatrix:
     """The values [nnz] of a matrix at its pattern, row-major; a dense matrix is one with a full pattern.
 
-    Only `values` is a leaf, so gradients, Optax state and checkpoints are of size nnz. The pattern is static.
+    Only `values` is a leaf, so gradients, Optax state and checkpoints are of size nnz. The pattern is static. That leaf
+    is a vector: to tell weights from biases, as for weight decay, go by the fields of the parameters, not by rank.
     """
 
     values: Any  # an array; JAX also keeps shapes and cotangents here
@@ -38,6 +39,10 @@ class SparseMatrix:
         return cls(dense.reshape(-1) if pattern.is_full else dense[pattern.rows, pattern.cols], pattern)
 
     @property
+    def dtype(self) -> Any:
+        return self.values.dtype
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.pattern.shape
 
@@ -50,6 +55,8 @@ class SparseMatrix:
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
         """The product with a vector [cols] that visits the pattern's entries only."""
+        if x.shape != (self.shape[1],):
+            raise ValueError(f"`x` must have shape {(self.shape[1],)} to be multiplied by {self}, got {x.shape}")
         if self.pattern.is_full:
             return self.to_dense() @ x
         # Padding points at an appended zero, never at a real entry: sparsity detection (asdex) sees the exact pattern.
@@ -57,12 +64,13 @@ class SparseMatrix:
         return jnp.sum(append_zero(self.values)[table.entry] * append_zero(x)[table.other], axis=-1)
 
     def column(self, index: jax.Array) -> jax.Array:
-        """One column [rows]: the product with a one-hot vector that is never made."""
+        """One column [rows]: the product with a one-hot vector that is never made; zeros for an index out of range."""
         if self.pattern.is_full:
-            return self.to_dense()[:, index]
+            return _pick(self.to_dense().T, index, 0)
         table = self.pattern.by_column
-        values = append_zero(self.values)[jnp.asarray(table.entry)[index]]
-        return jnp.zeros(self.shape[0], values.dtype).at[jnp.asarray(table.other)[index]].add(values, mode="drop")
+        values = append_zero(self.values)[_pick(jnp.asarray(table.entry), index, self.pattern.nnz)]
+        rows = _pick(jnp.asarray(table.other), index, self.shape[0])
+        return jnp.zeros(self.shape[0], values.dtype).at[rows].add(values, mode="drop")
 
     def __repr__(self) -> str:
         return f"SparseMatrix({getattr(self.values, 'dtype', '?')}, {self.pattern})"
@@ -70,23 +78,29 @@ class SparseMatrix:
 
 def multiply(matrix: SparseMatrix | jax.Array, x: jax.Array) -> jax.Array:
     """`matrix` times a vector, or its column `x` where `x` is an integer index (a one-hot)."""
+    x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return matrix @ x
-    return matrix.column(x) if isinstance(matrix, SparseMatrix) else matrix[:, x]
+    return matrix.column(x) if isinstance(matrix, SparseMatrix) else _pick(matrix.T, x, 0)
 
 
 def ready_to_multiply(params: Any) -> Any:
-    """Replaces every sparse matrix in a pytree by a dense array where that multiplies faster.
+    """Fills every sparse matrix in a pytree up to a full one, with zeros, where that multiplies faster.
 
     Done once a window, outside the loop over time; it is differentiable, so gradients still land on the values.
     """
 
     def choose(leaf: Any) -> Any:
         if isinstance(leaf, SparseMatrix) and leaf.pattern.density >= DENSE_FROM_DENSITY:
-            return leaf.to_dense()
+            return SparseMatrix(leaf.to_dense().reshape(-1), Pattern.full(leaf.shape))
         return leaf
 
     return jax.tree.map(choose, params, is_leaf=lambda leaf: isinstance(leaf, SparseMatrix))
+
+
+def _pick(rows: jax.Array, index: jax.Array, fill: int) -> jax.Array:
+    # Not as NumPy indexes: -1 is padding to many, and must not mean the last column.
+    return rows.at[index].get(mode="fill", fill_value=fill, wrap_negative_indices=False)
 
 
 def append_zero(x: jax.Array) -> jax.Array:

@@ -51,7 +51,7 @@ class Pattern:
         self.nnz = size if self._flat is None else int(self._flat.size)
         content = b"full" if self._flat is None else self._flat.tobytes()
         self._digest = hashlib.blake2b(repr(shape).encode() + content, digest_size=16).digest()
-        self._hash = hash(self._digest)
+        self._hash = int.from_bytes(self._digest[:8], "little")  # not salted: the same in every process
 
     @classmethod
     def full(cls, shape: tuple[int, int]) -> Pattern:
@@ -82,7 +82,7 @@ class Pattern:
     @cached_property
     def flat(self) -> NDArray[np.int64]:
         """Row-major position of every entry, ascending."""
-        return np.arange(self.nnz) if self._flat is None else self._flat
+        return _frozen(np.arange(self.nnz)) if self._flat is None else self._flat
 
     @cached_property
     def rows(self) -> NDArray[np.int32]:
@@ -95,7 +95,7 @@ class Pattern:
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
         """Entries of row r are those from `row_starts[r]` to `row_starts[r + 1]`."""
-        return np.searchsorted(self.rows, np.arange(self.shape[0] + 1)).astype(np.int64)
+        return _frozen(np.searchsorted(self.rows, np.arange(self.shape[0] + 1)).astype(np.int64))
 
     @cached_property
     def by_row(self) -> Table:
@@ -133,7 +133,8 @@ class Pattern:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse)"
+        mark = self._digest.hex()[:6]  # tells patterns of one size apart
+        return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse, #{mark})"
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

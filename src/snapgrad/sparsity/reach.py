@@ -44,6 +44,17 @@ class Groups:
         return int(self.starts[-1])
 
     @cached_property
+    def entry_param(self) -> NDArray[np.int64]:
+        """The parameter of every entry of I."""
+        return np.repeat(np.arange(len(self.of_param)), np.diff(self.starts))
+
+    @cached_property
+    def entry_credit(self) -> NDArray[np.int64]:
+        """The entry of `entries` (a group and a state entry) that every entry of I belongs to."""
+        nth = np.arange(self.nnz) - self.starts[self.entry_param]
+        return self.entries.row_starts[self.of_param[self.entry_param]] + nth
+
+    @cached_property
     def params(self) -> Pattern:
         """[groups, params]: the columns of each block."""
         return Pattern(self.of_param, np.arange(len(self.of_param)), (self.entries.shape[0], len(self.of_param)))
@@ -64,7 +75,8 @@ class Blocks:
     """The kept part of J: for each group, `reach` (rows) by `groups.params` (columns)."""
 
     groups: Groups
-    dynamics: Pattern  # [states, states]
+    all_dynamics: Pattern  # [states, states]: D
+    dynamics: Pattern  # those of its entries that some block uses
     reach: Pattern  # [groups, states]
 
     @property
@@ -88,6 +100,13 @@ class Blocks:
         """Entries of J that are kept."""
         return int(self.heights @ self.widths)
 
+    def closed(self) -> NDArray[np.bool_]:
+        """Which blocks no influence leaves: whatever their rows lead to is among their rows."""
+        reach = _csr(self.reach)
+        leads_to = _dot(reach, _csr(self.all_dynamics).T.tocsr())
+        outside = leads_to.astype(bool).sum(axis=1) - leads_to.multiply(reach).astype(bool).sum(axis=1)
+        return np.asarray(outside).ravel() == 0
+
     def product_sizes(self) -> NDArray[np.int64]:
         """nnz(D[R, R]) of every block: the multiply-adds that one column of it costs a step."""
         reach, dynamics = _csr(self.reach), _csr(self.dynamics)
@@ -105,8 +124,14 @@ def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Bl
         if wider.nnz == reach.nnz:
             break
         reach, steps = wider, steps + 1
+    used = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
     reach = reach.tocoo()
-    return Blocks(groups, dynamics, Pattern(reach.row, reach.col, groups.entries.shape))
+    return Blocks(
+        groups,
+        dynamics,
+        Pattern(used.row, used.col, dynamics.shape),
+        Pattern(reach.row, reach.col, groups.entries.shape),
+    )
 
 
 def _csr(pattern: Pattern) -> sp.csr_array[Any]:

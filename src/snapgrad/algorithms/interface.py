@@ -1,0 +1,74 @@
+"""The one interface of all algorithms: what they take, what they return, what is carried between windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+
+from snapgrad.cells.base import Cell, PyTree
+
+Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
+
+
+class Params(NamedTuple):
+    """What is trained: the cell's parameters and the readout's, any pytrees."""
+
+    cell: PyTree
+    readout: PyTree
+
+
+class Info(NamedTuple):
+    """Diagnostics of a window; nothing here is needed to go on."""
+
+    losses: jax.Array  # [T, B] loss of every example at every step
+
+
+class Gradient(NamedTuple):
+    """The result of a window: the objective, its gradient shaped like the parameters, and diagnostics."""
+
+    loss: jax.Array  # sum over steps of the mean over the batch
+    grads: Params
+    info: Info
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who made a state: compared, so that a state cannot be given to another algorithm or network."""
+
+    algorithm: str
+    cell: Cell
+    structure: Any  # tree structure of the cell's parameters, with their sparsity patterns
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} on {self.cell}"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class State:
+    """What is carried from window to window."""
+
+    cell: PyTree  # [B, ...] the cell's own state
+    memory: PyTree  # what the algorithm remembers beside it: an influence, random vectors, or ()
+    origin: Origin = field(metadata={"static": True})
+
+
+class Algorithm(NamedTuple):
+    """A way to compute gradients of a recurrent cell: three pure functions.
+
+    init(params, batch_size, key=None) -> state
+        The state of `batch_size` sequences about to start. Only `uoro` uses the key.
+    grad(params, state, xs, targets) -> (Gradient, state)
+        The gradient over a window xs [T, B, ...], targets [T, B, ...] (any pytree), and the state to go on from. T = 1
+        is fully online. It compiles once a window shape, and can be used inside `jit`, `scan` and `vmap`. An episodic
+        algorithm starts every window afresh and ignores the state's content.
+    reset(state, where) -> state
+        Starts a new sequence in the lanes where `where` [B] is True, and leaves the others as they are.
+    """
+
+    init: Callable[..., State]
+    grad: Callable[[Params, State, Any, Any], tuple[Gradient, State]]
+    reset: Callable[[State, Any], State]
