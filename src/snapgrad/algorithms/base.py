@@ -112,13 +112,24 @@ class Trajectory(NamedTuple):
     outputs: jax.Array  # [T, B, ...] h_1 .. h_T
 
 
-def unroll(cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> Trajectory:
-    """Runs a batch over a window, forward only."""
+def batched_step(cell: Cell, params: PyTree) -> Callable[[PyTree, Any], tuple[PyTree, jax.Array]]:
+    """(s_tm1, x_t) -> (s_t, h_t) for a batch; what depends on `params` alone is done once."""
     ready = ready_to_multiply(params)
 
-    def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, tuple[PyTree, jax.Array]]:
+    def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, jax.Array]:
         s_t = jax.vmap(cell.step, in_axes=(None, 0, 0))(ready, s_tm1, x_t)
-        return s_t, (s_tm1, jax.vmap(cell.output)(s_t))
+        return s_t, jax.vmap(cell.output)(s_t)
+
+    return step
+
+
+def unroll(cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> Trajectory:
+    """Runs a batch over a window, forward only."""
+    step_batch = batched_step(cell, params)
+
+    def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, tuple[PyTree, jax.Array]]:
+        s_t, h_t = step_batch(s_tm1, x_t)
+        return s_t, (s_tm1, h_t)
 
     s_T, (before, outputs) = jax.lax.scan(step, s_0, xs)
     return Trajectory(before, s_T, outputs)

@@ -13,10 +13,9 @@ from typing import Any
 import jax
 
 from snapgrad import arguments
-from snapgrad.algorithms.base import Outcome, build, memoryless
+from snapgrad.algorithms.base import Outcome, batched_step, build, memoryless
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.sparsity.matrix import ready_to_multiply
 
 
 def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None) -> Algorithm:
@@ -33,12 +32,7 @@ def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None) -> Algorit
 
     def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         def outputs(params: PyTree) -> tuple[jax.Array, PyTree]:
-            ready = ready_to_multiply(params)
-
-            def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, jax.Array]:
-                s_t = jax.vmap(cell.step, in_axes=(None, 0, 0))(ready, s_tm1, x_t)
-                return s_t, jax.vmap(cell.output)(s_t)
-
+            step = batched_step(cell, params)
             s_T, hs = _scan_in_segments(step, s_0, xs, rematerialise)
             return hs, s_T
 
