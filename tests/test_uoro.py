@@ -45,6 +45,29 @@ def test_averaged_over_all_signs_it_is_rtrl(name, monkeypatch):
     np.testing.assert_allclose(estimate, exact, rtol=0, atol=1e-10 * np.abs(exact).max())
 
 
+def test_its_expectation_goes_stale_across_a_weight_update_as_rtrl_does(monkeypatch):
+    """A window of one step, a weight update, a window of two: the influence of the old weights is carried on."""
+    cell = CELLS["vanilla"]
+    signs = 2.0 * ((np.arange(64)[:, None] >> np.arange(6)) & 1) - 1
+    signs = signs.reshape(64, 3, 1, 2).swapaxes(0, 1)
+    part = {1: signs[:1], 2: signs[1:]}  # by the length of the window
+    monkeypatch.setattr(jax.random, "rademacher", lambda key, shape, dtype: jnp.asarray(part[shape[0]], dtype))
+    params, xs, targets = data(cell, 3, 64)
+    moved = jax.tree.map(lambda leaf: leaf + 0.3, params)
+
+    def second_window(algorithm, *, forget=False):
+        state = algorithm.init(params, batch_size=64, key=jax.random.key(0))
+        _, state = algorithm.grad(params, state, xs[:1], targets[:1])
+        if forget:
+            state = algorithm.reset(state, jnp.ones(64, bool))
+        grads = algorithm.grad(moved, state, xs[1:], targets[1:])[0].grads
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(grads)])
+
+    exact = second_window(sg.rtrl(cell, loss))
+    np.testing.assert_allclose(second_window(sg.uoro(cell, loss)), exact, rtol=0, atol=1e-10 * np.abs(exact).max())
+    assert np.abs(second_window(sg.uoro(cell, loss), forget=True) - exact).max() > 1e-3 * np.abs(exact).max()
+
+
 def test_signs_are_drawn_anew_and_more_rank_means_less_noise():
     cell = CELLS["vanilla"]
     window = data(cell, 6, 8)
