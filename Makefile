@@ -1,10 +1,11 @@
 # make test   sets up .venv and runs the test suite
 # make lint   sets up .venv and runs ruff and mypy
+# make sanitize   runs the tests of the native part under AddressSanitizer and UndefinedBehaviorSanitizer
 # make demo   sets up .venv and trains a small sparse GRU online
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint demo clean
+.PHONY: test lint sanitize demo clean
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto
@@ -14,14 +15,25 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# -S: without the editable install of .venv, so that the sanitized build is the one that is imported.
+sanitize: .venv/ready
+	rm -rf build/sanitized
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/sanitized \
+	  --config-settings=cmake.define.SNAPGRAD_SANITIZE=ON --config-settings=cmake.build-type=None \
+	  --config-settings=build-dir=build/sanitize .
+	PYTHONPATH=build/sanitized:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -S -m pytest -n auto tests/test_native.py
+
 demo: .venv/ready
 	$(BIN)/python examples/online_copy.py
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml CMakeLists.txt $(wildcard native/*)
 	$(PYTHON) -c 'import sys; sys.exit("snapgrad needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,plots]'
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

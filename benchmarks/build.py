@@ -1,4 +1,4 @@
-"""How long it takes to build a network's patterns, reach and blocks, before anything is compiled.
+"""How long it takes to build a network's patterns, reach and native plan, before anything is compiled.
 
     python benchmarks/build.py
 
@@ -13,7 +13,7 @@ import time
 import jax
 
 import snapgrad as sg
-from snapgrad.kernels import reference
+from snapgrad.kernels import binding
 from snapgrad.sparsity.reach import influence_blocks
 
 NETWORKS = [
@@ -27,7 +27,7 @@ NETWORKS = [
 
 
 def main() -> None:
-    print(f"{'':28}{'kept entries of J':>20}{'patterns':>11}{'reach':>9}{'layout':>9}")
+    print(f"{'':28}{'kept entries of J':>20}{'patterns':>11}{'reach':>9}{'plan':>9}")
     for number, (name, units, sparsity, order) in enumerate(NETWORKS):
         cell = getattr(sg, name)(32, units)
         params = cell.init(jax.random.key(number), sparsity=sparsity)
@@ -36,11 +36,11 @@ def main() -> None:
         times.append(time.perf_counter())
         blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
         times.append(time.perf_counter())
-        reference.layout(blocks)
+        binding.blocks_plan(blocks)
         times.append(time.perf_counter())
-        patterns, reach, layout = (end - start for start, end in itertools.pairwise(times))
+        patterns, reach, plan = (end - start for start, end in itertools.pairwise(times))
         label = f"{name} {units}, {sparsity:.1%}, SnAp-{order}"
-        print(f"{label:28}{blocks.kept:>20,}{patterns:>10.2f}s{reach:>8.2f}s{layout:>8.2f}s")
+        print(f"{label:28}{blocks.kept:>20,}{patterns:>10.2f}s{reach:>8.2f}s{plan:>8.2f}s")
 
 
 if __name__ == "__main__":

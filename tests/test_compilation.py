@@ -48,7 +48,7 @@ def test_grad_compiles_once_a_shape(make):
 def test_a_whole_online_loop_runs_inside_one_jit(variant):
     """A scan over windows of one step, with an Optax update in each, equals the same loop written in Python."""
     net = network("gru")
-    algorithm, optimiser = VARIANTS[variant].make(net.cell), optax.adam(1e-2)
+    algorithm, optimiser = VARIANTS[variant].make(net.cell, "native"), optax.adam(1e-2)
 
     def update(carry, window):
         params, opt_state, state = carry

@@ -51,6 +51,15 @@ def test_gradient_equals_its_oracle(name, sparsity, variant):
         assert relative_error(grads[:n_cell], VARIANTS[variant].oracle(name, sparsity)) < EXACT
 
 
+@pytest.mark.parametrize("variant", ["bptt", "rtrl", "snap_2", "snap_3_episodic", "rflo"])
+@one_cell_of_each_kind
+def test_the_reference_backend_equals_the_same_oracle(name, variant):
+    net = network(name)
+    _, grads, _ = run(compiled(variant, name, "reference"), net)
+    expected = VARIANTS[variant].oracle(name, SPARSE)
+    assert relative_error(grads[: expected.size], expected) < EXACT
+
+
 @every_network
 def test_rtrl_over_any_split_equals_bptt_over_the_whole(name, sparsity):
     net = network(name, sparsity)
@@ -170,7 +179,7 @@ def test_rflo_lets_influence_decay(name):
 def test_float32_agrees_with_float64_and_stays_float32(name, variant, monkeypatch):
     # UORO's signs depend on the dtype they are drawn for: fix them.
     monkeypatch.setattr(jax.random, "rademacher", lambda key, shape, dtype: jnp.ones(shape, dtype))
-    make = VARIANTS[variant].make(network(name).cell)
+    make = VARIANTS[variant].make(network(name).cell, "native")
     pair = Compiled(make, jax.jit(make.grad)) if variant == "uoro" else compiled(variant, name)
     _, expected, _ = run(pair, network(name))
     _, grads, state = run(pair, network(name, dtype=np.float32))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import snapgrad as sg
+from snapgrad.kernels.select import NATIVE, REFERENCE
 from snapgrad.sparsity.masks import random_pattern
-from snapgrad.sparsity.matrix import ready_to_multiply
 from snapgrad.sparsity.reach import group_columns, influence_blocks
 
 shapes = st.tuples(st.integers(1, 7), st.integers(1, 9))
@@ -74,10 +74,9 @@ def test_a_dense_matrix_keeps_its_numerical_zeros_as_parameters():
 def test_sparse_matrices_multiply_dense_where_that_is_faster():
     key = jax.random.key(0)
     cell = sg.GRU(40, 400)
-    ready = ready_to_multiply(cell.init(key, sparsity=0.75))
-    assert ready.recurrent.pattern.is_full
-    ready = ready_to_multiply(cell.init(key, sparsity=0.999))
-    assert not ready.recurrent.pattern.is_full
+    for kernel, dense, sparse in ((REFERENCE, 0.98, 0.999), (NATIVE, 0.6, 0.75)):
+        assert kernel.ready(cell.init(key, sparsity=dense)).recurrent.pattern.is_full
+        assert not kernel.ready(cell.init(key, sparsity=sparse)).recurrent.pattern.is_full
 
 
 @given(st.integers(1, 12), st.integers(1, 9), st.floats(0, 0.99), st.integers(1, 4))

@@ -16,20 +16,20 @@ WINDOW = 4  # the sequence of 8 steps is run in two windows
 
 
 class Variant(NamedTuple):
-    make: Any  # cell -> Algorithm
+    make: Any  # (cell, backend) -> Algorithm
     oracle: Any  # (name, sparsity) -> gradient of the cell's parameters, summed over both windows
 
 
 def snap(order):
     return Variant(
-        lambda cell: sg.snap(cell, loss, order=order),
+        lambda cell, backend: sg.snap(cell, loss, order=order, backend=backend),
         lambda name, sparsity: influence_gradient(name, sparsity, order).sum(0),
     )
 
 
 def episodic(order):
     return Variant(
-        lambda cell: sg.snap(cell, loss, order=order, episodic=True),
+        lambda cell, backend: sg.snap(cell, loss, order=order, episodic=True, backend=backend),
         lambda name, sparsity: influence_gradient(name, sparsity, order, restart=WINDOW).sum(0),
     )
 
@@ -42,18 +42,28 @@ def unrolled(make, cut):
 
 
 VARIANTS = {
-    "bptt": unrolled(lambda cell: sg.bptt(cell, loss), WINDOW),
-    "bptt_rematerialised": unrolled(lambda cell: sg.bptt(cell, loss, rematerialise=3), WINDOW),
-    "rtrl": unrolled(lambda cell: sg.rtrl(cell, loss), None),
+    "bptt": unrolled(lambda cell, backend: sg.bptt(cell, loss, backend=backend), WINDOW),
+    "bptt_rematerialised": unrolled(
+        lambda cell, backend: sg.bptt(cell, loss, rematerialise=3, backend=backend), WINDOW
+    ),
+    "rtrl": unrolled(lambda cell, backend: sg.rtrl(cell, loss, backend=backend), None),
     "snap_1": snap(1),
     "snap_2": snap(2),
     "snap_3": snap(3),
     "snap_1_episodic": episodic(1),
     "snap_2_episodic": episodic(2),
     "snap_3_episodic": episodic(3),
-    "rflo": Variant(lambda cell: sg.rflo(cell, loss), lambda *net: influence_gradient(*net, 1, decay=1.0).sum(0)),
-    "uoro": Variant(lambda cell: sg.uoro(cell, loss, rank=2), None),  # random: its expectation has a test of its own
-    "frozen": Variant(lambda cell: sg.frozen(cell, loss), lambda *net: 0 * influence_gradient(*net, 1).sum(0)),
+    "rflo": Variant(
+        lambda cell, backend: sg.rflo(cell, loss, backend=backend),
+        lambda *net: influence_gradient(*net, 1, decay=1.0).sum(0),
+    ),
+    "uoro": Variant(
+        lambda cell, backend: sg.uoro(cell, loss, rank=2, backend=backend), None
+    ),  # random: its expectation has a test of its own
+    "frozen": Variant(
+        lambda cell, backend: sg.frozen(cell, loss, backend=backend),
+        lambda *net: 0 * influence_gradient(*net, 1).sum(0),
+    ),
 }
 
 
@@ -63,8 +73,8 @@ class Compiled(NamedTuple):
 
 
 @cache
-def compiled(variant, name):
-    algorithm = VARIANTS[variant].make(network(name).cell)
+def compiled(variant, name, backend="native"):
+    algorithm = VARIANTS[variant].make(network(name).cell, backend)
     return Compiled(algorithm, jax.jit(algorithm.grad))
 
 

@@ -16,6 +16,7 @@ from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
+from snapgrad.kernels.select import backend_info
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
 
@@ -38,6 +39,7 @@ __all__ = [
     "UnitCell",
     "UnitParams",
     "Vanilla",
+    "backend_info",
     "bptt",
     "costs",
     "frozen",

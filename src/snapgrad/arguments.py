@@ -21,6 +21,12 @@ def order(value: Any) -> None:
         raise ValueError(f"`order` must be an integer >= 1 or None (exact), got {value!r}")
 
 
+def influence_dtype(value: Any) -> None:
+    """Refuses what an influence cannot be stored in."""
+    if value is not None and value != "bfloat16" and value is not jnp.bfloat16 and value != jnp.dtype(jnp.bfloat16):
+        raise ValueError(f'`influence_dtype` must be None (that of the parameters) or "bfloat16", got {value!r}')
+
+
 def sparsity(value: Any) -> None:
     """Refuses what is not a share of entries that may be left out."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= float(value) < 1:

@@ -20,7 +20,9 @@ from snapgrad import arguments
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.sparsity.matrix import ready_to_multiply
+from snapgrad.kernels import select
+from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.select import Backend
 
 
 class Outcome(NamedTuple):
@@ -34,33 +36,37 @@ class Outcome(NamedTuple):
 class Rule(NamedTuple):
     """What an algorithm has to say for itself.
 
-    start(cell_params, batch_size, key) -> memory
-    window(cell_params, s_0, memory, xs) -> hs [T, B, ...], and a function deltas [T, B, ...] -> Outcome
-    restart(memory, where) -> memory with a new sequence in those lanes
+    start(kernel, cell_params, batch_size, key) -> memory
+    window(kernel, cell_params, s_0, memory, xs) -> hs [T, B, ...], and a function deltas [T, B, ...] -> Outcome
+    restart(kernel, memory, where) -> memory with a new sequence in those lanes
     """
 
-    start: Callable[[PyTree, int, Any], PyTree]
-    window: Callable[[PyTree, PyTree, PyTree, Any], tuple[jax.Array, Callable[[jax.Array], Outcome]]]
-    restart: Callable[[PyTree, jax.Array], PyTree]
+    start: Callable[[Kernel, PyTree, int, Any], PyTree]
+    window: Callable[[Kernel, PyTree, PyTree, PyTree, Any], tuple[jax.Array, Callable[[jax.Array], Outcome]]]
+    restart: Callable[[Kernel, PyTree, jax.Array], PyTree]
 
 
 def memoryless(window: Callable[..., Any]) -> Rule:
     """The rule of an algorithm that remembers nothing beside the cell's state."""
-    return Rule(start=lambda params, batch_size, key: (), window=window, restart=lambda memory, where: memory)
+    return Rule(lambda kernel, params, batch_size, key: (), window, lambda kernel, memory, where: memory)
 
 
-def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
+def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Algorithm:
     """Makes an `Algorithm` of a rule: checks the arguments, adds the loss and the readout's gradient."""
     checks.cell(cell)
     checks.loss(loss)
+    select.check(backend)
+
+    def kernel_for(params: Params) -> Kernel:
+        return select.kernel(backend, param_dtype(params.cell))
 
     def origin(params: Params) -> Origin:
-        return Origin(name, cell, jax.tree.structure(params.cell))
+        return Origin(name, kernel_for(params), cell, jax.tree.structure(params.cell))
 
     def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
         checks.params(cell, params)
         arguments.positive_integer("batch_size", batch_size)
-        memory = rule.start(params.cell, batch_size, key)
+        memory = rule.start(kernel_for(params), params.cell, batch_size, key)
         return State(initial_states(cell, params.cell, batch_size), memory, origin(params))
 
     def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
@@ -72,7 +78,7 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
 
     @jax.jit
     def compute(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
-        hs, backward = rule.window(params.cell, state.cell, state.memory, xs)
+        hs, backward = rule.window(state.origin.kernel, params.cell, state.cell, state.memory, xs)
         checks.loss_value(loss, params.readout, hs, targets)
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
         outcome = backward(deltas)
@@ -86,7 +92,7 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule) -> Algorithm:
         checks.where(where, state)
         fresh = jax.tree.map(lambda leaf, s: leaf.astype(s.dtype), cell.initial_state(), state.cell)
         restarted = jax.tree.map(lambda s, s_0: select_lanes(where, s_0[None], s), state.cell, fresh)
-        return State(restarted, rule.restart(state.memory, where), state.origin)
+        return State(restarted, rule.restart(state.origin.kernel, state.memory, where), state.origin)
 
     return Algorithm(init, grad, reset)
 
@@ -112,9 +118,9 @@ class Trajectory(NamedTuple):
     outputs: jax.Array  # [T, B, ...] h_1 .. h_T
 
 
-def batched_step(cell: Cell, params: PyTree) -> Callable[[PyTree, Any], tuple[PyTree, jax.Array]]:
+def batched_step(kernel: Kernel, cell: Cell, params: PyTree) -> Callable[[PyTree, Any], tuple[PyTree, jax.Array]]:
     """(s_tm1, x_t) -> (s_t, h_t) for a batch; what depends on `params` alone is done once."""
-    ready = ready_to_multiply(params)
+    ready = kernel.ready(params)
 
     def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, jax.Array]:
         s_t = jax.vmap(cell.step, in_axes=(None, 0, 0))(ready, s_tm1, x_t)
@@ -123,9 +129,9 @@ def batched_step(cell: Cell, params: PyTree) -> Callable[[PyTree, Any], tuple[Py
     return step
 
 
-def unroll(cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> Trajectory:
+def unroll(kernel: Kernel, cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> Trajectory:
     """Runs a batch over a window, forward only."""
-    step_batch = batched_step(cell, params)
+    step_batch = batched_step(kernel, cell, params)
 
     def step(s_tm1: PyTree, x_t: Any) -> tuple[PyTree, tuple[PyTree, jax.Array]]:
         s_t, h_t = step_batch(s_tm1, x_t)

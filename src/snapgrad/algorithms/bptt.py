@@ -16,9 +16,11 @@ from snapgrad import arguments
 from snapgrad.algorithms.base import Outcome, batched_step, build, memoryless
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
+from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.select import Backend
 
 
-def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None) -> Algorithm:
+def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None, backend: Backend = "auto") -> Algorithm:
     """Backpropagation through the steps of a window.
 
     Args:
@@ -26,20 +28,21 @@ def bptt(cell: Cell, loss: Loss, *, rematerialise: int | None = None) -> Algorit
         loss: (readout, h, target) -> scalar for one example at one step.
         rematerialise: keep the state only every so many steps and compute the rest again on the way back. Memory
             falls from T steps to T / n + n of them, for one more forward pass; None keeps everything.
+        backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
     """
     if rematerialise is not None:
         arguments.positive_integer("rematerialise", rematerialise)
 
-    def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         def outputs(params: PyTree) -> tuple[jax.Array, PyTree]:
-            step = batched_step(cell, params)
+            step = batched_step(kernel, cell, params)
             s_T, hs = _scan_in_segments(step, s_0, xs, rematerialise)
             return hs, s_T
 
         hs, transpose, s_T = jax.vjp(outputs, params, has_aux=True)
         return hs, lambda deltas: Outcome(transpose(deltas)[0], s_T, ())
 
-    return build("bptt", cell, loss, memoryless(window))
+    return build("bptt", cell, loss, memoryless(window), backend)
 
 
 def _scan_in_segments(step: Any, carry: PyTree, xs: jax.Array, length: int | None) -> tuple[PyTree, jax.Array]:

@@ -47,7 +47,7 @@ def maker(state: Any, algorithm: str, cell: Cell) -> None:
         raise TypeError(f"`state` must come from this algorithm's init, got {type(state).__name__}")
     if (state.origin.algorithm, state.origin.cell) != (algorithm, cell):
         wanted = f"{algorithm} on {cell}"
-        if wanted == str(state.origin):
+        if str(state.origin).startswith(wanted):
             wanted += " with the same rule function"
         raise ValueError(f"`state` must come from this algorithm's init ({wanted}), got one from {state.origin}")
 
@@ -55,6 +55,9 @@ def maker(state: Any, algorithm: str, cell: Cell) -> None:
 def state(value: Any, origin: Origin) -> None:
     """Refuses a state of another algorithm, cell or sparsity pattern."""
     maker(value, origin.algorithm, origin.cell)
+    if value.origin.kernel != origin.kernel:
+        wanted, got = origin.kernel.name, value.origin.kernel.name
+        raise ValueError(f"`state` must come from init with the same backend ({wanted}), got one from {got}")
     if value.origin.structure != origin.structure:
         raise ValueError(
             "`state` must come from init with parameters of the same sparsity pattern, got one made for another pattern"

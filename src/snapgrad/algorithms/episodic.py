@@ -26,33 +26,33 @@ from snapgrad.algorithms.base import (
     unroll,
 )
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels import reference as kernel
+from snapgrad.kernels.base import Credit, Kernel, in_tiles, out_of_tiles
 from snapgrad.sparsity.reach import influence_blocks
 
 
 def backward_in_time(cell: Cell, order: int | None) -> Rule:
     """The rule of `snap(..., episodic=True)`: nothing is remembered between windows."""
 
-    def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
-        way = unroll(cell, params, s_0, xs)
+        way = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
             jacobians = cell.jacobians(params)
             blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
-            like = xs.shape[1], param_dtype(params)
-            linearise = jax.vmap(jacobians.at(params, blocks.dynamics))
+            tile = kernel.credit_tile
+            backward_at = jacobians.backward_at(kernel, params, blocks.dynamics, tile)
 
-            def step(Lambda: kernel.Credit, at_t: Any) -> tuple[kernel.Credit, jax.Array]:
+            def step(Lambda: Credit, at_t: Any) -> tuple[Credit, jax.Array]:
                 s_tm1, x_t, delta_t = at_t
-                Lambda = kernel.add_delta(blocks, delta_t, Lambda)
-                earlier = kernel.propagate_back(blocks, linearise(s_tm1, x_t).dynamics, Lambda)
-                return earlier, kernel.immediate_credit(blocks, Lambda, *like)
+                D_t, pull = backward_at(s_tm1, x_t)
+                Lambda, credit = kernel.credit_step(blocks, Lambda, D_t, in_tiles(delta_t, tile))
+                return Lambda, pull(out_of_tiles(credit, xs.shape[1]))
 
-            at = way.before, xs, state_deltas(cell, way, deltas)
-            zero = kernel.zero_credit(blocks, *like)
-            _, credit = jax.lax.scan(step, zero, at, reverse=True)
-            return Outcome(jacobians.pull(params, way.before, xs, credit), s_0, ())
+            delta = state_deltas(cell, way, deltas)
+            zero = kernel.zero_credit(blocks, xs.shape[1], param_dtype(params))
+            _, pulled = jax.lax.scan(step, zero, (way.before, xs, delta), reverse=True)
+            return Outcome(jacobians.collect(kernel, params, way.before, xs, pulled), s_0, ())
 
         return way.outputs, backward
 

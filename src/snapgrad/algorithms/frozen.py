@@ -13,13 +13,15 @@ import jax.numpy as jnp
 from snapgrad.algorithms.base import Outcome, build, memoryless, unroll
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
+from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.select import Backend
 
 
-def frozen(cell: Cell, loss: Loss) -> Algorithm:
-    """The readout's gradient, and zeros for the cell."""
+def frozen(cell: Cell, loss: Loss, *, backend: Backend = "auto") -> Algorithm:
+    """The readout's gradient, and zeros for the cell. For `backend` see `sg.snap`."""
 
-    def window(params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(cell, params, s_0, xs)
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+        way = unroll(kernel, cell, params, s_0, xs)
         return way.outputs, lambda deltas: Outcome(jax.tree.map(jnp.zeros_like, params), way.last, ())
 
-    return build("frozen", cell, loss, memoryless(window))
+    return build("frozen", cell, loss, memoryless(window), backend)

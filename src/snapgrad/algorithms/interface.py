@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from snapgrad.cells.base import Cell, PyTree
+from snapgrad.kernels.base import Kernel
 
 Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
 
@@ -39,11 +40,12 @@ class Origin:
     """Who made a state: compared, so that a state cannot be given to another algorithm or network."""
 
     algorithm: str
+    kernel: Kernel
     cell: Cell
     structure: Any  # tree structure of the cell's parameters, with their sparsity patterns
 
     def __str__(self) -> str:
-        return f"{self.algorithm} on {self.cell}"
+        return f"{self.algorithm} on {self.cell}, {self.kernel.name} backend"
 
 
 @jax.tree_util.register_dataclass

@@ -14,31 +14,29 @@ Without decay the sum grows as long as a sequence lasts: on streams that are nev
 from __future__ import annotations
 
 import numbers
-
-import jax
+from typing import Any
 
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
-from snapgrad.algorithms.snap import forward_in_time
+from snapgrad.algorithms.snap import forward_in_time, stored_in
 from snapgrad.cells.base import Cell
-from snapgrad.kernels import reference as kernel
-from snapgrad.sparsity.reach import Blocks
+from snapgrad.kernels.select import Backend
 
 
-def rflo(cell: Cell, loss: Loss, *, decay: float = 1.0) -> Algorithm:
+def rflo(
+    cell: Cell, loss: Loss, *, decay: float = 1.0, influence_dtype: Any = None, backend: Backend = "auto"
+) -> Algorithm:
     """Accumulates the immediate Jacobian and ignores how influence travels.
 
     Args:
         cell: the recurrent cell.
         loss: (readout, h, target) -> scalar for one example at one step.
         decay: in [0, 1], the share of the accumulated influence that is kept at every step.
+        influence_dtype: as in `sg.snap`.
+        backend: as in `sg.snap`.
     """
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
         raise ValueError(f"`decay` must be a number in [0, 1], got {decay!r}")
 
-    decay = float(decay)
-
-    def update(blocks: Blocks, J_tm1: kernel.Influence, D_t: jax.Array, I_t: jax.Array) -> kernel.Influence:
-        return kernel.add_immediate(blocks, tuple(decay * block for block in J_tm1), I_t)
-
-    return build(f"rflo(decay={decay})", cell, loss, forward_in_time(cell, 1, update))
+    rule = forward_in_time(cell, 1, influence_dtype, decay=float(decay))
+    return build(f"rflo(decay={float(decay)}){stored_in(influence_dtype)}", cell, loss, rule, backend)

@@ -8,12 +8,18 @@ sparse network uses the sparsity of D as well (the paper's "sparse RTRL").
 
 from __future__ import annotations
 
+from typing import Any
+
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
-from snapgrad.algorithms.snap import forward_in_time, influence_update
+from snapgrad.algorithms.snap import forward_in_time, stored_in
 from snapgrad.cells.base import Cell
+from snapgrad.kernels.select import Backend
 
 
-def rtrl(cell: Cell, loss: Loss) -> Algorithm:
-    """Exact gradients forward in time: the memory is states x parameters, the work states times that."""
-    return build("rtrl", cell, loss, forward_in_time(cell, None, influence_update))
+def rtrl(cell: Cell, loss: Loss, *, influence_dtype: Any = None, backend: Backend = "auto") -> Algorithm:
+    """Exact gradients forward in time: the memory is states x parameters, the work states times that.
+
+    `influence_dtype` and `backend` are as in `sg.snap`.
+    """
+    return build(f"rtrl{stored_in(influence_dtype)}", cell, loss, forward_in_time(cell, None, influence_dtype), backend)

@@ -14,7 +14,6 @@ state and influence are carried on unchanged ("stale") until `reset`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,21 +26,27 @@ from snapgrad.algorithms.base import (
     Rule,
     build,
     param_dtype,
-    select_lanes,
     state_deltas,
     unroll,
 )
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels import reference as kernel
+from snapgrad.kernels.base import Influence, Kernel, in_tiles
+from snapgrad.kernels.select import Backend
+from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
-# (blocks, J_tm1, D_t [B, nnz(D)], I_t [B, nnz(I)]) -> J_t
-Update = Callable[[Blocks, kernel.Influence, jax.Array, jax.Array], kernel.Influence]
 
-
-def snap(cell: Cell, loss: Loss, *, order: int | None, episodic: bool = False) -> Algorithm:
+def snap(
+    cell: Cell,
+    loss: Loss,
+    *,
+    order: int | None,
+    episodic: bool = False,
+    influence_dtype: Any = None,
+    backend: Backend = "auto",
+) -> Algorithm:
     """SnAp-n: forward in time, in constant memory, with an update at every step if wanted.
 
     Args:
@@ -50,37 +55,54 @@ def snap(cell: Cell, loss: Loss, *, order: int | None, episodic: bool = False) -
         order: n >= 1, how many steps an influence may take to reach a state entry; None for exact RTRL.
         episodic: declares that every window is one whole sequence: it starts from reset and ends the sequence. The
             gradient is the same, computed the far cheaper way of `algorithms/episodic.py`.
+        influence_dtype: what J is stored in: the parameters' dtype for None, or "bfloat16" for half the memory, with
+            arithmetic still in float32.
+        backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
     """
     arguments.order(order)
     name = f"snap(order={order}{', episodic' if episodic else ''})"
-    rule = backward_in_time(cell, order) if episodic else forward_in_time(cell, order, influence_update)
-    return build(name, cell, loss, rule)
+    if episodic:
+        if influence_dtype is not None:
+            raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {influence_dtype!r}")
+        return build(name, cell, loss, backward_in_time(cell, order), backend)
+    name += stored_in(influence_dtype)
+    return build(name, cell, loss, forward_in_time(cell, order, influence_dtype), backend)
 
 
-def influence_update(blocks: Blocks, J_tm1: kernel.Influence, D_t: jax.Array, I_t: jax.Array) -> kernel.Influence:
-    """J_t = I_t + D_t J_tm1 on the kept entries."""
-    return kernel.add_immediate(blocks, kernel.propagate(blocks, D_t, J_tm1), I_t)
+def stored_in(influence_dtype: Any) -> str:
+    """What the name of an algorithm says about how J is stored: states of one are not for the other."""
+    return "" if influence_dtype is None else " in bfloat16"
 
 
-def forward_in_time(cell: Cell, order: int | None, update: Update) -> Rule:
-    """Carries the influence J with the state: shared by every algorithm that differs in `order` and `update` only."""
+def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, decay: float | None = None) -> Rule:
+    """Carries the influence J with the state. With a `decay` D_t is that number times the identity, as in RFLO."""
+    arguments.influence_dtype(influence_dtype)
 
-    def start(params: PyTree, batch_size: int, key: Any) -> kernel.Influence:
-        return kernel.zeros(_blocks(cell, params, order), batch_size, param_dtype(params))
+    def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Influence:
+        dtype = param_dtype(params)
+        if influence_dtype is not None and dtype != jnp.float32:
+            raise ValueError(f"`params` must be float32 with an `influence_dtype` of bfloat16, got {dtype}")
+        return kernel.zeros(blocks_of(params), batch_size, dtype if influence_dtype is None else jnp.bfloat16)
 
-    def window(params: PyTree, s_0: PyTree, J_0: kernel.Influence, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(cell, params, s_0, xs)
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: Influence, xs: Any) -> tuple[jax.Array, Any]:
+        way = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            blocks = _blocks(cell, params, order)
-            linearise = jax.vmap(cell.jacobians(params).at(params, blocks.dynamics))
+            blocks, jacobians = blocks_of(params), cell.jacobians(params)
+            tile = kernel.influence_tile(xs.shape[1])
+            immediate_at = jacobians.immediate_at(kernel, params, tile)
+            if decay is None:
+                dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, tile)
+            else:
+                decays = jnp.full((xs.shape[1], blocks.dynamics.nnz), decay, param_dtype(params))
+                dynamics_at = lambda s_tm1, x_t: in_tiles(decays, tile)  # noqa: E731
 
-            def step(carry: tuple[kernel.Influence, jax.Array], at_t: Any) -> Any:
+            def step(carry: tuple[Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
                 s_tm1, x_t, delta_t = at_t
-                D_t, I_t = linearise(s_tm1, x_t)
-                J_t = update(blocks, J_tm1, D_t, I_t)
-                return (J_t, g + kernel.contract(blocks, delta_t, J_t)), None
+                D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
+                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, in_tiles(delta_t, tile))
+                return (J_t, g + g_t), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
             at = way.before, xs, state_deltas(cell, way, deltas)
@@ -89,12 +111,12 @@ def forward_in_time(cell: Cell, order: int | None, update: Update) -> Rule:
 
         return way.outputs, backward
 
-    def restart(J: kernel.Influence, where: jax.Array) -> kernel.Influence:
-        return jax.tree.map(lambda block: select_lanes(where, jnp.zeros((), block.dtype), block), J)
+    def restart(kernel: Kernel, J: Influence, where: jax.Array) -> Influence:
+        return kernel.forget(J, where)
+
+    def blocks_of(params: PyTree) -> Blocks:
+        jacobians = cell.jacobians(params)
+        dynamics = jacobians.dynamics if decay is None else Pattern.diagonal(jacobians.dynamics.shape[0])
+        return influence_blocks(jacobians.groups, dynamics, order)
 
     return Rule(start, window, restart)
-
-
-def _blocks(cell: Cell, params: PyTree, order: int | None) -> Blocks:
-    jacobians = cell.jacobians(params)
-    return influence_blocks(jacobians.groups, jacobians.dynamics, order)

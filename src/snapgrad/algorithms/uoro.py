@@ -31,7 +31,8 @@ from snapgrad.algorithms.base import (
 )
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.sparsity.matrix import ready_to_multiply
+from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.select import Backend
 
 
 class Estimate(NamedTuple):
@@ -42,17 +43,18 @@ class Estimate(NamedTuple):
     key: jax.Array
 
 
-def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
+def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") -> Algorithm:
     """An unbiased but noisy gradient, in memory of the order of the parameters; `init` needs a `key`.
 
     Args:
         cell: the recurrent cell.
         loss: (readout, h, target) -> scalar for one example at one step.
         rank: number of independent estimates that are averaged.
+        backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
     """
     arguments.positive_integer("rank", rank)
 
-    def start(params: PyTree, batch_size: int, key: Any) -> Estimate:
+    def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Estimate:
         if not isinstance(key, jax.Array):
             raise ValueError(f"`key` must be a PRNG key for uoro, which draws random signs, got {key!r}")
         n_states = ravel_pytree(cell.initial_state())[0].size
@@ -62,20 +64,22 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
             jnp.zeros((batch_size, rank, n_states), dtype), jnp.zeros((batch_size, rank, n_params), dtype), key
         )
 
-    def window(params: PyTree, s_0: PyTree, memory: Estimate, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(cell, params, s_0, xs)
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: Estimate, xs: Any) -> tuple[jax.Array, Any]:
+        way = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
             key, sign_key = jax.random.split(memory.key)
             shape = (xs.shape[0], *memory.state.shape)
             signs = jax.random.rademacher(sign_key, shape, memory.state.dtype)  # [T, B, rank, states]
-            ready = ready_to_multiply(params)
-            over_lanes = jax.vmap(_advance, in_axes=(None, None, None, 0, 0, 0, 0, 0))
+            ready = kernel.ready(params)
+            over_lanes = jax.vmap(_advance, in_axes=(None, None, None, None, 0, 0, 0, 0, 0))
 
             def step(carry: Any, at_t: Any) -> tuple[Any, None]:
                 s_tilde, theta_tilde, g = carry
                 s_tm1, x_t, delta_t, signs_t = at_t
-                s_tilde, theta_tilde = over_lanes(cell, params, ready, s_tm1, x_t, s_tilde, theta_tilde, signs_t)
+                s_tilde, theta_tilde = over_lanes(
+                    kernel, cell, params, ready, s_tm1, x_t, s_tilde, theta_tilde, signs_t
+                )
                 along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
                 return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
 
@@ -86,16 +90,17 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1) -> Algorithm:
 
         return way.outputs, backward
 
-    def restart(memory: Estimate, where: jax.Array) -> Estimate:
+    def restart(kernel: Kernel, memory: Estimate, where: jax.Array) -> Estimate:
         zero = jnp.zeros((), memory.state.dtype)
         return memory._replace(
             state=select_lanes(where, zero, memory.state), params=select_lanes(where, zero, memory.params)
         )
 
-    return build(f"uoro(rank={rank})", cell, loss, Rule(start, window, restart))
+    return build(f"uoro(rank={rank})", cell, loss, Rule(start, window, restart), backend)
 
 
 def _advance(
+    kernel: Kernel,
     cell: Cell,
     params: PyTree,
     ready: PyTree,
@@ -112,7 +117,7 @@ def _advance(
         return ravel_pytree(cell.step(ready, unravel(flat_s), x_t))[0]
 
     def by_params(params: PyTree) -> jax.Array:
-        return ravel_pytree(cell.step(ready_to_multiply(params), s_tm1, x_t))[0]
+        return ravel_pytree(cell.step(kernel.ready(params), s_tm1, x_t))[0]
 
     _, transpose = jax.vjp(by_params, params)
 

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from snapgrad.kernels.base import Kernel
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
 PyTree = Any
-
-
-class Linearisation(NamedTuple):
-    """Values of both Jacobians of one step, at their patterns."""
-
-    dynamics: jax.Array  # [nnz] of the wanted part of D
-    immediate: jax.Array  # [nnz(I)] in the order of `Jacobians.groups`
+Pull = Callable[[jax.Array], PyTree]
+AtBatch = Callable[[PyTree, jax.Array], jax.Array]  # (s_tm1 [B, ...], x_t [B, ...]) -> values
 
 
 class Jacobians(abc.ABC):
@@ -37,18 +33,32 @@ class Jacobians(abc.ABC):
     groups: Groups  # the pattern of I
 
     @abc.abstractmethod
-    def at(self, params: PyTree, dynamics: Pattern) -> Callable[[PyTree, jax.Array], Linearisation]:
-        """The function (s_tm1, x_t) -> D_t and I_t of one example; what depends on `params` alone is done once.
+    def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
+        """The function (s_tm1, x_t) -> values of D_t at the `wanted` part of its pattern.
 
-        `dynamics` is the part of the pattern of D that is wanted.
+        It takes a batch [B, ...] and gives [tiles, nnz, tile] (`kernels.base.in_tiles`); what depends on `params` alone
+        is done once, here.
         """
 
     @abc.abstractmethod
-    def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
-        """Sum over a whole window of credit times I.
+    def immediate_at(self, kernel: Kernel, params: PyTree, tile: int) -> AtBatch:
+        """The function (s_tm1, x_t) -> values of I_t in the order of `groups`, for a batch, in tiles."""
 
-        `s_tm1` and `x_t` are [T, B, ...] and `credit` is [T, B, nnz(groups.entries)]: how much the loss changes with
-        each state entry, as each group of parameters is allowed to see it. Returns a gradient shaped like `params`.
+    @abc.abstractmethod
+    def backward_at(
+        self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int
+    ) -> Callable[[PyTree, jax.Array], tuple[jax.Array, Pull]]:
+        """The function (s_tm1, x_t) -> D_t as from `dynamics_at` but column by column, and a function of its credit.
+
+        Credit, [B, nnz(groups.entries)], is how much the loss changes with each state entry, as each group of
+        parameters is allowed to see it. The function turns it into what `collect` needs of it.
+        """
+
+    @abc.abstractmethod
+    def collect(self, kernel: Kernel, params: PyTree, s_tm1: PyTree, x_t: jax.Array, pulled: PyTree) -> PyTree:
+        """The sum over a whole window of credit times I: a gradient shaped like `params`.
+
+        `s_tm1`, `x_t` and `pulled`, what the steps' functions returned, are [T, B, ...].
         """
 
 

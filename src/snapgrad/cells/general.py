@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from snapgrad.cells.base import Cell, Jacobians, Linearisation, PyTree, as_vector
+from snapgrad.cells.base import AtBatch, Cell, Jacobians, Pull, PyTree, as_vector
+from snapgrad.kernels.base import Kernel, in_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
 
@@ -74,28 +75,43 @@ class DetectedJacobians(Jacobians):
         self._dynamics_order = np.lexsort((by_state.sparsity.cols, by_state.sparsity.rows))
         immediate = Pattern(by_params.sparsity.rows, by_params.sparsity.cols, by_params.sparsity.shape)
         self.groups = group_columns(immediate)
-        self._immediate_order = np.lexsort((by_params.sparsity.rows, by_params.sparsity.cols))
+        entry_state = self.groups.entries.cols[self.groups.entry_credit]
+        by_row = np.lexsort((by_params.sparsity.cols, by_params.sparsity.rows))
+        self._immediate_order = by_row[immediate.find(entry_state, self.groups.entry_param)]
 
-    def at(self, params: PyTree, dynamics: Pattern) -> Callable[[PyTree, jax.Array], Linearisation]:
+    def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
+        return self._at(self._dynamics_of, params, self._dynamics_order[self._find(wanted)], tile)
+
+    def immediate_at(self, kernel: Kernel, params: PyTree, tile: int) -> AtBatch:
+        return self._at(self._immediate_of, params, self._immediate_order, tile)
+
+    def _at(self, jacobian_of: Any, params: PyTree, order: Any, tile: int) -> AtBatch:
         flat_params = ravel_pytree(params)[0]
-        wanted = self._dynamics_order[self.dynamics.find(dynamics.rows, dynamics.cols)]
 
-        def linearise(s_tm1: PyTree, x_t: jax.Array) -> Linearisation:
-            at = flat_params, ravel_pytree(s_tm1)[0], as_vector(x_t, self.cell.inputs, flat_params.dtype)
-            by_state, by_params = self._dynamics_of(*at), self._immediate_of(*at)
-            return Linearisation(by_state.data[wanted], by_params.data[self._immediate_order])
+        def one(s_tm1: PyTree, x_t: jax.Array) -> jax.Array:
+            x_t = as_vector(x_t, self.cell.inputs, flat_params.dtype)
+            return jacobian_of(flat_params, ravel_pytree(s_tm1)[0], x_t).data[order]
 
-        return linearise
+        return lambda s_tm1, x_t: in_tiles(jax.vmap(one)(s_tm1, x_t), tile)
 
-    def pull(self, params: PyTree, s_tm1: PyTree, x_t: jax.Array, credit: jax.Array) -> PyTree:
-        linearise = jax.vmap(self.at(params, self.dynamics))
+    def backward_at(
+        self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int
+    ) -> Callable[[PyTree, jax.Array], tuple[jax.Array, Pull]]:
+        order = self._dynamics_order[self._find(wanted)[wanted.column_order]]
+        dynamics_at = self._at(self._dynamics_of, params, order, tile)
+        return lambda s_tm1, x_t: (dynamics_at(s_tm1, x_t), lambda credit: credit)
+
+    def _find(self, wanted: Pattern) -> Any:
+        return self.dynamics.find(wanted.rows, wanted.cols)
+
+    def collect(self, kernel: Kernel, params: PyTree, s_tm1: PyTree, x_t: jax.Array, pulled: PyTree) -> PyTree:
+        immediate_at = self.immediate_at(kernel, params, 1)
 
         def one_step(total: jax.Array, at_t: Any) -> tuple[jax.Array, None]:
             s, x, credit = at_t
-            immediate = linearise(s, x).immediate
-            products = jnp.sum(immediate * credit[:, self.groups.entry_credit], axis=0)
+            products = jnp.sum(immediate_at(s, x)[..., 0] * credit[:, self.groups.entry_credit], axis=0)
             return total.at[self.groups.entry_param].add(products), None
 
         zero = jnp.zeros_like(ravel_pytree(params)[0])
-        total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, credit))
+        total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, pulled))
         return self._unravel_params(total)

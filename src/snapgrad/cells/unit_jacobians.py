@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.cells.base import Jacobians, Linearisation, as_vector
-from snapgrad.sparsity.matrix import append_zero, ready_to_multiply
+from snapgrad.cells.base import AtBatch, Jacobians, Pull, as_vector
+from snapgrad.kernels.base import Kernel, Sums, in_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -42,15 +42,19 @@ def apply_rule(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.
 class RuleDerivatives(NamedTuple):
     """A, U and V of every unit (values), or of the rule (which of them exist)."""
 
-    by_state: Any  # A [k, S, S]
-    by_input: Any  # U [k, S, G]
-    by_recurrent: Any  # V [k, S, G]
+    by_state: Any  # A [S, S, k]
+    by_input: Any  # U [S, G, k]
+    by_recurrent: Any  # V [S, G, k]
 
 
 def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> RuleDerivatives:
-    """A, U, V of every unit by reverse-mode autodiff of the rule: S small pull-backs."""
-    derivatives = jax.jacrev(partial(one_unit, cell), argnums=(0, 1, 2))
-    return RuleDerivatives(*jax.vmap(derivatives, in_axes=1)(s, u, v))
+    """A, U, V of every unit by reverse-mode autodiff of the rule: S pull-backs, each of all units at once."""
+    _, pull_back = jax.vjp(partial(apply_rule, cell), s, u, v)
+    # What the rule computes on its way is stored: XLA would compute it again for every derivative.
+    pull_back = jax.lax.optimization_barrier(pull_back)
+    component = jnp.eye(cell.states, dtype=s.dtype)
+    rows = [pull_back(jnp.broadcast_to(component[a][:, None], s.shape)) for a in range(cell.states)]
+    return RuleDerivatives(*(jnp.stack(row) for row in zip(*rows, strict=True)))
 
 
 @lru_cache(maxsize=32)
@@ -78,7 +82,7 @@ class UnitJacobians(Jacobians):
         return UnitJacobians(cell, recurrent, input)
 
     def _build_dynamics(self, recurrent: Pattern) -> None:
-        k, states, gates = self.cell.units, self.cell.states, self.cell.gates
+        k, states = self.cell.units, self.cell.states
         weight_gate, weight_unit, source = recurrent.rows // k, recurrent.rows % k, recurrent.cols
         component, weight = np.nonzero(self._structure.by_recurrent[:, weight_gate])  # V[a, g] of every weight
         own_to, own_from = np.nonzero(self._structure.by_state)  # A[a, b]
@@ -87,14 +91,17 @@ class UnitJacobians(Jacobians):
         cols = [source[weight], (own_from[:, None] * k + units).ravel()]
         self.dynamics = Pattern(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
 
-        # For every entry of D: its unit and component, the weight of each gate, and the element of A.
-        to, frm = self.dynamics.rows, self.dynamics.cols
-        self._d_component, self._d_unit = to // k, to % k
-        gate_rows = np.arange(gates) * k + self._d_unit[:, None]
-        from_h = np.where(frm < k, frm, k)  # only component 0 is seen by the recurrent weights
-        self._d_weight = recurrent.find(gate_rows, np.broadcast_to(from_h[:, None], gate_rows.shape))  # [nnz(D), G]
-        own = (self._d_unit * states + self._d_component) * states + frm // k
-        self._d_own = np.where(frm % k == self._d_unit, own, k * states * states)  # into A, flat; one past: none
+        # Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one.
+        by_weight = self.dynamics.find(rows[0], cols[0])
+        derivative = self._by_recurrent(weight_unit[weight], component, weight_gate[weight])
+        by_own = self.dynamics.find(rows[1], cols[1])
+        own = self._by_state(np.tile(units, len(own_to)), np.repeat(own_to, k), np.repeat(own_from, k))
+        self._dynamics_terms = (
+            np.concatenate([by_weight, by_own]),
+            np.concatenate([derivative, own]),
+            np.concatenate([weight, np.full(by_own.shape, recurrent.nnz)]),
+        )
+        self._weights = recurrent.nnz
 
     def _build_immediate(self, recurrent: Pattern, input: Pattern) -> None:
         k, states, gates = self.cell.units, self.cell.states, self.cell.gates
@@ -119,44 +126,104 @@ class UnitJacobians(Jacobians):
 
         # Every entry of I is one derivative of the rule times one presynaptic value.
         param, credit = self.groups.entry_param, self.groups.entry_credit
-        to = entries.cols[credit] // k
-        self._i_derivative = ((through[param] * k + unit[param]) * states + to) * gates + gate[param]
-        self._i_source = presynaptic[param]
+        at = unit[param], entries.cols[credit] // k, gate[param]
+        derivative = np.where(through[param] == 1, self._by_recurrent(*at), self._by_input(*at))
+        sizes = self._derivatives, k + self.cell.inputs + 1
+        self._immediate_sums = Sums.of(
+            sizes, self.groups.nnz, np.arange(self.groups.nnz), derivative, presynaptic[param]
+        )
 
-        # Where the credit of pre-activation (u or v, gate, unit) for component a stands; one past the end: none.
-        group = kind_of[:, :, None] * k + np.arange(k)  # [2, G, k]
-        targets = np.arange(states) * k + np.arange(k)[:, None]  # [k, S]
-        shape = (2, gates, k, states)
-        self._credit_at = entries.find(np.broadcast_to(group[..., None], shape), np.broadcast_to(targets, shape))
+        # Credit stands kind by kind, each [units, components of the kind].
+        self._components = [np.flatnonzero(touches) for touches in kinds]
+        self._kind_of = kind_of.tolist()
 
-    def at(self, params: UnitParams, dynamics: Pattern) -> Callable[[jax.Array, jax.Array], Linearisation]:
-        cell, ready = self.cell, ready_to_multiply(params)
-        wanted = self.dynamics.find(dynamics.rows, dynamics.cols)
-        unit, component, own = self._d_unit[wanted], self._d_component[wanted], self._d_own[wanted]
-        weights = append_zero(params.recurrent.values)[self._d_weight[wanted]]  # [nnz, G]
+    # All derivatives of a batch stand in one array, in tiles: U, V, A of every unit. Where each is found:
 
-        def linearise(s_tm1: jax.Array, x_t: jax.Array) -> Linearisation:
-            A, U, V = rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t))
-            through_weights = jnp.sum(V[unit, component] * weights, axis=-1)
-            dynamics = through_weights + append_zero(A.ravel())[own]
-            x_t = as_vector(x_t, cell.inputs, s_tm1.dtype)
-            presynaptic = jnp.concatenate([s_tm1[0], x_t, jnp.ones(1, s_tm1.dtype)])
-            derivatives = jnp.concatenate([U.ravel(), V.ravel()])
-            return Linearisation(dynamics, derivatives[self._i_derivative] * presynaptic[self._i_source])
+    def _by_input(self, unit: Any, component: Any, gate: Any) -> Any:
+        return (component * self.cell.gates + gate) * self.cell.units + unit
 
-        return linearise
+    def _by_recurrent(self, unit: Any, component: Any, gate: Any) -> Any:
+        return self._by_input(unit, component + self.cell.states, gate)
 
-    def pull(self, params: UnitParams, s_tm1: jax.Array, x_t: jax.Array, credit: jax.Array) -> UnitParams:
-        cell = self.cell
+    def _by_state(self, unit: Any, component: Any, frm: Any) -> Any:
+        before = 2 * self.cell.units * self.cell.states * self.cell.gates
+        return before + (component * self.cell.states + frm) * self.cell.units + unit
 
+    @property
+    def _derivatives(self) -> int:
+        return self.cell.units * self.cell.states * (2 * self.cell.gates + self.cell.states)
+
+    @lru_cache(maxsize=32)  # noqa: B019  # as many as networks, which are few and shared
+    def _dynamics_sums(self, wanted: Pattern, by_column: bool) -> Sums:
+        which, left_of, right_of = self._dynamics_terms
+        order = np.arange(wanted.nnz + 1)
+        if by_column:
+            order[wanted.column_order] = np.arange(wanted.nnz)
+        place = order[wanted.find(self.dynamics.rows, self.dynamics.cols)][which]
+        kept = place < wanted.nnz
+        return Sums.of((self._derivatives, self._weights + 1), wanted.nnz, place[kept], left_of[kept], right_of[kept])
+
+    def _derivatives_at(self, kernel: Kernel, params: UnitParams) -> Callable[[jax.Array, jax.Array], RuleDerivatives]:
+        cell, ready = self.cell, kernel.ready(params)
+        return jax.vmap(lambda s_tm1, x_t: rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t)))
+
+    def _in_one(self, derivatives: RuleDerivatives, tile: int) -> jax.Array:
+        A, U, V = (part.reshape(part.shape[0], -1) for part in derivatives)
+        return in_tiles(jnp.concatenate([U, V, A], axis=1), tile)
+
+    def backward_at(
+        self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int
+    ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, Pull]]:
+        derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=True)
+
+        def backward(s_tm1: jax.Array, x_t: jax.Array) -> tuple[jax.Array, Pull]:
+            derivatives = derivatives_at(s_tm1, x_t)
+            dynamics = kernel.sums(sums, self._in_one(derivatives, tile), _weights(params))
+            return dynamics, lambda credit: jax.vmap(self._to_preactivations)(derivatives, credit)
+
+        return backward
+
+    def dynamics_at(self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int) -> AtBatch:
+        derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=False)
+        return lambda s_tm1, x_t: kernel.sums(sums, self._in_one(derivatives_at(s_tm1, x_t), tile), _weights(params))
+
+    def immediate_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
+        cell, derivatives_at = self.cell, self._derivatives_at(kernel, params)
+
+        def presynaptic(s_tm1: jax.Array, x_t: jax.Array) -> jax.Array:
+            return jnp.concatenate([s_tm1[0], as_vector(x_t, cell.inputs, s_tm1.dtype), jnp.ones(1, s_tm1.dtype)])
+
+        def values(s_tm1: jax.Array, x_t: jax.Array) -> jax.Array:
+            sources = in_tiles(jax.vmap(presynaptic)(s_tm1, x_t), tile)
+            return kernel.sums(self._immediate_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), sources)
+
+        return values
+
+    def _to_preactivations(self, derivatives: RuleDerivatives, credit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """dL/du and dL/dv [G, k] of one example."""
+        units = self.cell.units
+        borders = np.cumsum([units * len(components) for components in self._components])[:-1]
+        parts = [part.reshape(units, -1) for part in jnp.split(credit, borders)]
+
+        def by_gate(derivative: jax.Array, kinds: list[int]) -> jax.Array:
+            rows = []
+            for gate, kind in enumerate(kinds):
+                touched = enumerate(self._components[kind])
+                seen = [parts[kind][:, e] * derivative[component, gate] for e, component in touched]
+                rows.append(sum(seen, jnp.zeros(units, credit.dtype)))
+            return jnp.stack(rows)
+
+        _, U, V = derivatives
+        return by_gate(U, self._kind_of[0]), by_gate(V, self._kind_of[1])
+
+    def collect(self, kernel: Kernel, params: UnitParams, s_tm1: jax.Array, x_t: jax.Array, pulled: Any) -> UnitParams:
         def preactivations(params: UnitParams) -> tuple[jax.Array, jax.Array]:
-            ready = ready_to_multiply(params)
-            return jax.vmap(jax.vmap(lambda s, x: cell.preactivations(ready, s, x)))(s_tm1, x_t)
+            ready = kernel.ready(params)
+            return jax.vmap(jax.vmap(lambda s, x: self.cell.preactivations(ready, s, x)))(s_tm1, x_t)
 
-        def to_preactivations(s: jax.Array, u: jax.Array, v: jax.Array, credit: jax.Array) -> Any:
-            _, U, V = rule_derivatives(cell, s, u, v)
-            seen = append_zero(credit)[self._credit_at]  # [2, G, k, S]
-            return jnp.einsum("gia,iag->gi", seen[0], U), jnp.einsum("gia,iag->gi", seen[1], V)
+        return jax.vjp(preactivations, params)[1](pulled)[0]
 
-        (u, v), transpose = jax.vjp(preactivations, params)
-        return transpose(jax.vmap(jax.vmap(to_preactivations))(s_tm1, u, v, credit))[0]
+
+def _weights(params: UnitParams) -> jax.Array:
+    """The recurrent weights, and a one for what is multiplied by none; for all lanes."""
+    return jnp.append(params.recurrent.values, jnp.ones(1, params.recurrent.dtype))[None, :, None]

@@ -17,12 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from snapgrad.sparsity.matrix import append_zero
+from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
+from snapgrad.sparsity.matrix import append_zero, fill_up, map_matrices
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
-Influence = tuple[jax.Array, ...]  # one [B, blocks, rows, columns] a bucket
-Credit = tuple[jax.Array, ...]  # one [B, blocks, rows] a bucket
+# From this share of entries on, making the matrix dense multiplies faster than gathering its entries.
+# Measured with XLA on two CPU cores by benchmarks/products.py: the two are equal between 0.1 % and 1.6 %, by size.
+DENSE_FROM_DENSITY = 0.005
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,7 @@ def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
     entries, starts = blocks.groups.entries, blocks.groups.starts
     rows = _lines(blocks.reach, member)
     columns = _lines(blocks.groups.params, member)
+    widths = blocks.widths[member][:, None, None]
     shared = rows[:1] if rows.shape[1] == blocks.states else rows
 
     credit = _lines(entries, member, entry=True)
@@ -105,7 +108,7 @@ def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
     first = blocks.reach.row_starts[member][:, None]
     exists = credit < entries.nnz
     nth = np.arange(credit.shape[1])[:, None]
-    immediate = np.append(starts[:-1], 0)[columns][:, None, :] + nth
+    immediate = starts[member][:, None, None] + nth * widths + np.arange(columns.shape[1])
     real = exists[:, :, None] & (columns < blocks.n_params)[:, None, :]
     return Bucket(
         rows=rows,
@@ -131,13 +134,62 @@ def _log2(sizes: NDArray[Any]) -> NDArray[Any]:
     return np.ceil(np.log2(np.maximum(sizes, 1)))
 
 
-def zeros(blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
-    """J = 0: nothing has influenced anything yet."""
-    return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
+class ReferenceKernel(Kernel):
+    """J is one array [B, blocks, rows, columns] a bucket, Lambda one array [B, blocks, rows]."""
+
+    name = "reference"
+
+    def ready(self, params: Any) -> Any:
+        return map_matrices(lambda m: fill_up(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
+
+    def influence_tile(self, batch_size: int) -> int:
+        return 1
+
+    credit_tile = 1
+
+    def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
+        left_of, right_of = _sum_table(sums)
+        return jnp.sum(append_zero(left[..., 0])[:, left_of] * append_zero(right[..., 0])[:, right_of], axis=-1)[
+            ..., None
+        ]
+
+    def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
+        return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
+
+    def influence_step(
+        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+    ) -> tuple[Influence, jax.Array]:
+        D, I, delta = D[..., 0], I[..., 0], delta[..., 0]
+        J_t = _add_immediate(blocks, _propagate(blocks, D, tuple(old.astype(D.dtype) for old in J)), I)
+        stored = tuple(new.astype(old.dtype) for new, old in zip(J_t, J, strict=True))
+        return stored, _contract(blocks, delta, J_t)
+
+    def forget(self, J: Influence, where: jax.Array) -> Influence:
+        return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
+
+    def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
+        return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in layout(blocks).buckets)
+
+    def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
+        by_row = np.argsort(blocks.dynamics.column_order)
+        delta, D, buckets = append_zero(delta[..., 0]), append_zero(D[:, by_row, 0]), layout(blocks).buckets
+        Lambda = tuple(L + delta[:, bucket.rows] for bucket, L in zip(buckets, Lambda, strict=True))
+        earlier = tuple(_product_back(D[:, bucket.dynamics], L) for bucket, L in zip(buckets, Lambda, strict=True))
+        return earlier, _at_entries(blocks, Lambda, delta)[..., None]
 
 
-def propagate(blocks: Blocks, dynamics: jax.Array, influence: Influence) -> Influence:
-    """D J on the kept entries, block by block: D[R, R] J[R, P]. `dynamics` is [B, nnz(D)]."""
+@lru_cache(maxsize=64)
+def _sum_table(sums: Sums) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Both indices of every term, [sums, most terms of any]; padding one past the end."""
+    counts = np.diff(sums.starts)
+    nth = np.arange(counts.max(initial=0))
+    term, real = sums.starts[:-1, None] + nth, nth < counts[:, None]
+    term = np.where(real, term, len(sums.left_of))
+    return np.append(sums.left_of, sums.left)[term], np.append(sums.right_of, sums.right)[term]
+
+
+def _propagate(blocks: Blocks, dynamics: jax.Array, influence: Influence) -> Influence:
+    """D J on the kept entries, block by block: D[R, R] J[R, P]."""
     dynamics = append_zero(dynamics)
     buckets = layout(blocks).buckets
     return tuple(_product(dynamics[:, bucket.dynamics], J) for bucket, J in zip(buckets, influence, strict=True))
@@ -150,8 +202,8 @@ def _product(D: jax.Array, J: jax.Array) -> jax.Array:
     return D @ J
 
 
-def add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -> Influence:
-    """J + I on the kept entries. `immediate` is [B, nnz(I)]."""
+def _add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -> Influence:
+    """J + I on the kept entries."""
     immediate = append_zero(immediate)
     return tuple(
         J.at[:, bucket.block, bucket.immediate_rows].add(immediate[:, bucket.immediate], mode="drop")
@@ -159,8 +211,8 @@ def add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) ->
     )
 
 
-def contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Array:
-    """The gradient delta . J [params], summed over the batch, for delta = dL/ds [B, states]."""
+def _contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Array:
+    """The gradient delta . J [params], summed over the batch."""
     delta, where = append_zero(delta), layout(blocks)
     columns = [
         jnp.einsum("bnr,bnrp->np", delta[:, bucket.rows], J).ravel()
@@ -169,37 +221,19 @@ def contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Arra
     return append_zero(jnp.concatenate([jnp.zeros(0, delta.dtype), *columns]))[where.param_at]
 
 
-def zero_credit(blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
-    """Lambda = 0: nothing lies behind the end of the window."""
-    return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in layout(blocks).buckets)
-
-
-def add_delta(blocks: Blocks, delta: jax.Array, credit: Credit) -> Credit:
-    """Lambda + delta on every block's own rows. `delta` is [B, states]."""
-    delta = append_zero(delta)
-    return tuple(L + delta[:, bucket.rows] for bucket, L in zip(layout(blocks).buckets, credit, strict=True))
-
-
-def propagate_back(blocks: Blocks, dynamics: jax.Array, credit: Credit) -> Credit:
-    """D[R, R]^T Lambda, block by block: every group of parameters sees its own subnetwork only."""
-    dynamics = append_zero(dynamics)
-    buckets = layout(blocks).buckets
-    return tuple(_product_back(dynamics[:, bucket.dynamics], L) for bucket, L in zip(buckets, credit, strict=True))
-
-
 def _product_back(D: jax.Array, L: jax.Array) -> jax.Array:
     if D.shape[1] == 1:  # shared by all blocks
         return jnp.einsum("bqr,bnq->bnr", D[:, 0], L)
     return jnp.einsum("bnqr,bnq->bnr", D, L)
 
 
-def immediate_credit(blocks: Blocks, credit: Credit, batch_size: int, dtype: Any) -> jax.Array:
+def _at_entries(blocks: Blocks, credit: Credit, like: jax.Array) -> jax.Array:
     """Lambda at each group's immediate entries, [B, nnz(groups.entries)]."""
-    where = layout(blocks)
+    where, batch_size = layout(blocks), like.shape[0]
     picked = [
         jnp.take_along_axis(L, jnp.asarray(bucket.immediate_rows)[None], axis=2, mode="fill", fill_value=0)
         for bucket, L in zip(where.buckets, credit, strict=True)
     ]
-    nothing = jnp.zeros((batch_size, 0), dtype)
+    nothing = jnp.zeros((batch_size, 0), like.dtype)
     flat = jnp.concatenate([nothing, *(p.reshape(batch_size, -1) for p in picked)], axis=1)
     return append_zero(flat)[:, where.credit_at]

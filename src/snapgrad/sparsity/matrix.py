@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from snapgrad.sparsity.pattern import Pattern
-
-# From this share of entries on, making the matrix dense multiplies faster than gathering its entries.
-# Measured with XLA on two CPU cores by benchmarks/products.py: the two are equal between 0.1 % and 1.6 %, by size.
-DENSE_FROM_DENSITY = 0.005
 
 
 @jax.tree_util.register_dataclass
@@ -76,26 +74,23 @@ class SparseMatrix:
         return f"SparseMatrix({getattr(self.values, 'dtype', '?')}, {self.pattern})"
 
 
-def multiply(matrix: SparseMatrix | jax.Array, x: jax.Array) -> jax.Array:
-    """`matrix` times a vector, or its column `x` where `x` is an integer index (a one-hot)."""
+def multiply(matrix: Any, x: jax.Array) -> jax.Array:
+    """`matrix`, sparse or an array, times a vector, or its column `x` where `x` is an integer index (a one-hot)."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return matrix @ x
-    return matrix.column(x) if isinstance(matrix, SparseMatrix) else _pick(matrix.T, x, 0)
+    return _pick(jnp.asarray(matrix).T, x, 0) if isinstance(matrix, jax.Array | np.ndarray) else matrix.column(x)
 
 
-def ready_to_multiply(params: Any) -> Any:
-    """Fills every sparse matrix in a pytree up to a full one, with zeros, where that multiplies faster.
+def map_matrices(function: Callable[[SparseMatrix], Any], params: Any) -> Any:
+    """`params` with `function` applied to every sparse matrix in it."""
+    is_matrix = lambda leaf: isinstance(leaf, SparseMatrix)  # noqa: E731
+    return jax.tree.map(lambda leaf: function(leaf) if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
 
-    Done once a window, outside the loop over time; it is differentiable, so gradients still land on the values.
-    """
 
-    def choose(leaf: Any) -> Any:
-        if isinstance(leaf, SparseMatrix) and leaf.pattern.density >= DENSE_FROM_DENSITY:
-            return SparseMatrix(leaf.to_dense().reshape(-1), Pattern.full(leaf.shape))
-        return leaf
-
-    return jax.tree.map(choose, params, is_leaf=lambda leaf: isinstance(leaf, SparseMatrix))
+def fill_up(matrix: SparseMatrix) -> SparseMatrix:
+    """The same matrix with a full pattern, zeros where there was none; gradients still land on the values."""
+    return SparseMatrix(matrix.to_dense().reshape(-1), Pattern.full(matrix.shape))
 
 
 def _pick(rows: jax.Array, index: jax.Array, fill: int) -> jax.Array:

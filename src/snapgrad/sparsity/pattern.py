@@ -61,6 +61,11 @@ class Pattern:
         return pattern
 
     @classmethod
+    def diagonal(cls, size: int) -> Pattern:
+        """The pattern of the identity."""
+        return cls(np.arange(size), np.arange(size), (size, size))
+
+    @classmethod
     def from_mask(cls, mask: Any) -> Pattern:
         """The pattern of a boolean matrix: True where an entry exists."""
         mask = np.asarray(mask)
@@ -70,6 +75,11 @@ class Pattern:
         pattern = cls.__new__(cls)
         pattern._fill(mask.shape, np.flatnonzero(mask))
         return pattern
+
+    @property
+    def digest(self) -> str:
+        """A name for the content: equal patterns, in whatever process, have equal ones."""
+        return self._digest.hex()
 
     @property
     def is_full(self) -> bool:
@@ -103,8 +113,13 @@ class Pattern:
 
     @cached_property
     def by_column(self) -> Table:
-        order = np.lexsort((self.rows, self.cols))
+        order = self.column_order
         return _table(self.cols[order], self.rows[order], order, self.shape[1], self.shape[0])
+
+    @cached_property
+    def column_order(self) -> NDArray[np.int64]:
+        """The entries, column by column."""
+        return np.lexsort((self.rows, self.cols))
 
     def find(self, rows: NDArray[Any], cols: NDArray[Any]) -> NDArray[np.int32]:
         """The entry at each coordinate, or `nnz` where the pattern has none or the coordinate is one past the end."""
@@ -133,7 +148,7 @@ class Pattern:
         return self._hash
 
     def __repr__(self) -> str:
-        mark = self._digest.hex()[:6]  # tells patterns of one size apart
+        mark = self.digest[:6]  # tells patterns of one size apart
         return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse, #{mark})"
 
 

@@ -10,6 +10,7 @@ of J is one dense block a group: its reach R (rows) by its parameters P (columns
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -26,8 +27,7 @@ class Groups:
     """Parameters sorted by their immediate entries: the pattern of I, written compactly.
 
     `of_param[p]` is the group of flat parameter p and row g of `entries` holds the state entries that the parameters of
-    group g touch at once. The values of I are stored parameter by parameter, `entries` row by row:
-    entry e of parameter p stands at `starts[p] + e`.
+    group g touch at once. The values of I are stored group by group, each a dense [entries, parameters].
     """
 
     entries: Pattern  # [groups, states]
@@ -35,8 +35,9 @@ class Groups:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        counts = np.diff(self.entries.row_starts)[self.of_param]
-        return np.concatenate([[0], np.cumsum(counts)])
+        """Where the values of each group begin."""
+        sizes = np.diff(self.entries.row_starts) * self._widths
+        return np.concatenate([[0], np.cumsum(sizes)])
 
     @property
     def nnz(self) -> int:
@@ -44,15 +45,20 @@ class Groups:
         return int(self.starts[-1])
 
     @cached_property
-    def entry_param(self) -> NDArray[np.int64]:
+    def entry_param(self) -> NDArray[np.int32]:
         """The parameter of every entry of I."""
-        return np.repeat(np.arange(len(self.of_param)), np.diff(self.starts))
+        group = self.entries.rows[self.entry_credit]
+        nth = (np.arange(self.nnz) - self.starts[group]) % self._widths[group]
+        return self.params.cols[self.params.row_starts[group] + nth]
 
     @cached_property
     def entry_credit(self) -> NDArray[np.int64]:
         """The entry of `entries` (a group and a state entry) that every entry of I belongs to."""
-        nth = np.arange(self.nnz) - self.starts[self.entry_param]
-        return self.entries.row_starts[self.of_param[self.entry_param]] + nth
+        return np.repeat(np.arange(self.entries.nnz), self._widths[self.entries.rows])
+
+    @property
+    def _widths(self) -> NDArray[np.int64]:
+        return np.diff(self.params.row_starts)
 
     @cached_property
     def params(self) -> Pattern:
@@ -78,6 +84,14 @@ class Blocks:
     all_dynamics: Pattern  # [states, states]: D
     dynamics: Pattern  # those of its entries that some block uses
     reach: Pattern  # [groups, states]
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the content, as that of a pattern."""
+        content = hashlib.blake2b(self.groups.of_param.tobytes(), digest_size=16)
+        for pattern in (self.groups.entries, self.dynamics, self.reach):
+            content.update(pattern.digest.encode())
+        return content.hexdigest()
 
     @property
     def states(self) -> int:

@@ -1,0 +1,395 @@
+// The binding: the only file that knows XLA and Python. Every buffer is checked here before a kernel sees it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "kernels.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace nb = nanobind;
+namespace ffi = xla::ffi;
+
+namespace snapgrad {
+namespace {
+
+// ---- plans: Python makes them, compiled programs name them by a digest of their content and keep them alive
+
+class Registry {
+ public:
+  // Keeps a plan that is already known under the name: programs may be holding it.
+  std::shared_ptr<Plan> add(const std::string& name, std::shared_ptr<Plan> plan) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = plans_.begin(); it != plans_.end();) it = it->second.expired() ? plans_.erase(it) : std::next(it);
+    if (const auto found = plans_.find(name); found != plans_.end()) {
+      if (auto known = found->second.lock()) return known;
+    }
+    plans_[name] = plan;
+    return plan;
+  }
+  std::shared_ptr<Plan> find(std::string_view name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = plans_.find(std::string(name));
+    return found == plans_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<Plan>> plans_;
+};
+
+Registry& registry() {
+  static Registry* const only = new Registry;  // never destroyed: programs may outlive static objects
+  return *only;
+}
+
+// What a compiled program holds.
+struct Held {
+  static ffi::TypeId id;
+  std::shared_ptr<Plan> plan;
+};
+ffi::TypeId Held::id = {};
+const ffi::TypeInfo held_info = ffi::MakeTypeInfo<Held>();
+
+ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan) {
+  auto held = std::make_unique<Held>(Held{registry().find(plan)});
+  if (held->plan == nullptr) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(plan) +
+                                                       " is not known in this process"));
+  }
+  return held;
+}
+
+// ---- checks
+
+class Mismatch : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+std::string text(ffi::AnyBuffer::Dimensions dims) {
+  std::string out = "[";
+  for (size_t i = 0; i < dims.size(); ++i) out += (i ? ", " : "") + std::to_string(dims[i]);
+  return out + "]";
+}
+
+// Requires that a buffer is [outer..., last...] of the given type and returns the product of the outer dimensions.
+int64_t check(const char* name, const ffi::AnyBuffer& buffer, ffi::DataType type, std::initializer_list<int64_t> last) {
+  const auto dims = buffer.dimensions();
+  bool ok = buffer.element_type() == type && dims.size() >= last.size();
+  size_t i = dims.size() - last.size();
+  int64_t outer = 1;
+  for (size_t d = 0; ok && d < i; ++d) outer *= dims[d];
+  std::string wanted;
+  for (int64_t n : last) {
+    wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
+    ok = ok && dims[i++] == n;
+  }
+  if (!ok) {
+    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., " + wanted + "] of XLA type " +
+                   std::to_string(static_cast<int>(type)) + ", got " + text(dims) + " of type " +
+                   std::to_string(static_cast<int>(buffer.element_type())));
+  }
+  return outer;
+}
+
+void check_equal(const char* name, int64_t outer, int64_t wanted) {
+  if (outer != wanted) {
+    throw Mismatch(std::string("snapgrad: `") + name + "` must have " + std::to_string(wanted) +
+                   " leading elements, got " + std::to_string(outer));
+  }
+}
+
+int64_t dimension(const char* name, const ffi::AnyBuffer& buffer, size_t from_end) {
+  const auto dims = buffer.dimensions();
+  if (dims.size() < from_end) throw Mismatch(std::string("snapgrad: `") + name + "` must have more axes, got " + text(dims));
+  return dims[dims.size() - from_end];
+}
+
+Type arithmetic(ffi::DataType type) {
+  if (type == ffi::DataType::F32) return Type::kFloat32;
+  if (type == ffi::DataType::F64) return Type::kFloat64;
+  throw Mismatch("snapgrad: arithmetic must be float32 or float64");
+}
+
+template <class P>
+const P& plan_of(const Held* held) {
+  const P* const plan = dynamic_cast<const P*>(held->plan.get());
+  if (plan == nullptr) throw Mismatch("snapgrad: the plan is of another kind");
+  return *plan;
+}
+
+class XlaPool : public Pool {
+ public:
+  explicit XlaPool(ffi::ThreadPool& pool) : pool_(pool) {}
+  int64_t size() const override { return pool_.num_threads(); }
+  void schedule(std::function<void()> task) override { pool_.Schedule(std::move(task)); }
+
+ private:
+  ffi::ThreadPool& pool_;
+};
+
+// Nothing may be thrown into XLA.
+template <class Body>
+ffi::Error guarded(Body&& body) {
+  try {
+    body();
+    return ffi::Error::Success();
+  } catch (const Mismatch& error) {
+    return ffi::Error::InvalidArgument(error.what());
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("snapgrad: ") + error.what());
+  }
+}
+
+char* nth(ffi::AnyBuffer& buffer, int64_t i, int64_t elements) {
+  return static_cast<char*>(buffer.untyped_data()) +
+         static_cast<size_t>(i * elements) * ffi::ByteWidth(buffer.element_type());
+}
+
+// The result starts as the operand. XLA gives both one buffer; where it does not, this makes them equal.
+void carry_over(ffi::AnyBuffer& from, ffi::AnyBuffer& to) {
+  if (to.size_bytes() != from.size_bytes()) throw Mismatch("snapgrad: what is updated in place must keep its shape");
+  if (from.untyped_data() != to.untyped_data()) std::memcpy(to.untyped_data(), from.untyped_data(), from.size_bytes());
+}
+
+// ---- handlers
+
+using Out = ffi::Result<ffi::AnyBuffer>;
+
+// Values of a batch are [..., tiles, n, tile].
+struct Tiles {
+  int64_t count, size;
+};
+Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
+  const Tiles tiles{dimension(name, values, 3), dimension(name, values, 1)};
+  if (tiles.size != 1 && tiles.size != kTile) {
+    throw Mismatch(std::string("snapgrad: `") + name + "` must have tiles of 1 or " + std::to_string(kTile) +
+                   " lanes, got " + std::to_string(tiles.size));
+  }
+  return tiles;
+}
+
+ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer old,
+                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, Out influence,
+                          Out gradient) {
+  return guarded([&] {
+    const auto& plan = plan_of<BlocksPlan>(held);
+    const ffi::DataType type = dynamics.element_type(), stored = influence->element_type();
+    const Type kind = arithmetic(type);
+    const bool half = stored == ffi::DataType::BF16 && kind == Type::kFloat32;
+    const auto [tiles, tile] = tiles_of("dynamics", dynamics);
+    const int64_t outer = check("influence", *influence, half ? stored : type, {tiles, plan.kept, tile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, plan.dynamics, tile}), outer);
+    check_equal("immediate", check("immediate", immediate, type, {tiles, plan.immediate, tile}), outer);
+    check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
+    check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
+    carry_over(old, *influence);
+    XlaPool pool(threads);
+    const int64_t batch = tiles * tile;
+    for (int64_t i = 0; i < outer; ++i) {
+      kernels().influence_step(kind, half ? Type::kBfloat16 : kind,
+                               {plan, tiles, tile, nth(*influence, i, batch * plan.kept),
+                                nth(dynamics, i, batch * plan.dynamics), nth(immediate, i, batch * plan.immediate),
+                                nth(delta, i, batch * plan.states), nth(*gradient, i, plan.params)},
+                               pool);
+    }
+  });
+}
+
+ffi::Error forget(ffi::ThreadPool threads, ffi::AnyBuffer old, ffi::AnyBuffer where, Out influence) {
+  return guarded([&] {
+    const auto [tiles, tile] = tiles_of("influence", *influence);
+    const int64_t kept = dimension("influence", *influence, 2);
+    const auto bytes = static_cast<int64_t>(ffi::ByteWidth(influence->element_type()));
+    if (bytes != 2 && bytes != 4 && bytes != 8) throw Mismatch("snapgrad: `influence` must hold floats");
+    const int64_t outer = check("influence", *influence, influence->element_type(), {tiles, kept, tile});
+    check_equal("where", check("where", where, ffi::DataType::PRED, {tiles, tile}), outer);
+    carry_over(old, *influence);
+    XlaPool pool(threads);
+    kernels().forget({outer * tiles, tile, kept, bytes, static_cast<const bool*>(where.untyped_data()),
+                      influence->untyped_data()},
+                     pool);
+  });
+}
+
+ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer later,
+                       ffi::AnyBuffer dynamics, ffi::AnyBuffer delta, Out lambda, Out credit) {
+  return guarded([&] {
+    const auto& plan = plan_of<BlocksPlan>(held);
+    const ffi::DataType type = dynamics.element_type();
+    const Type kind = arithmetic(type);
+    const int64_t tiles = dimension("dynamics", dynamics, 3), batch = tiles * kTile;
+    const int64_t outer = check("lambda", *lambda, type, {tiles, plan.credits, kTile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, plan.dynamics, kTile}), outer);
+    check_equal("delta", check("delta", delta, type, {tiles, plan.states, kTile}), outer);
+    check_equal("credit", check("credit", *credit, type, {tiles, plan.entries, kTile}), outer);
+    carry_over(later, *lambda);
+    XlaPool pool(threads);
+    for (int64_t i = 0; i < outer; ++i) {
+      kernels().credit_step(kind,
+                            {plan, tiles, nth(*lambda, i, plan.credits * batch), nth(dynamics, i, plan.dynamics * batch),
+                             nth(delta, i, plan.states * batch), nth(*credit, i, plan.entries * batch)},
+                            pool);
+    }
+  });
+}
+
+ffi::Error product(Held* held, ffi::ThreadPool threads, std::string_view, bool transposed, ffi::AnyBuffer values,
+                   ffi::AnyBuffer x, Out out) {
+  return guarded([&] {
+    const auto& plan = plan_of<MatrixPlan>(held);
+    const ffi::DataType type = values.element_type();
+    const Type kind = arithmetic(type);
+    const int64_t batch = dimension("x", x, 1), from = transposed ? plan.rows : plan.cols;
+    check_equal("values", check("values", values, type, {plan.entries}), 1);
+    check_equal("x", check("x", x, type, {from, batch}), 1);
+    check_equal("out", check("out", *out, type, {plan.rows + plan.cols - from, batch}), 1);
+    XlaPool pool(threads);
+    if (batch > 0) {
+      kernels().product(
+          kind, {plan, batch, transposed, values.untyped_data(), x.untyped_data(), out->untyped_data()}, pool);
+    }
+  });
+}
+
+ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer y, ffi::AnyBuffer x,
+                           Out out) {
+  return guarded([&] {
+    const auto& plan = plan_of<MatrixPlan>(held);
+    const ffi::DataType type = y.element_type();
+    const Type kind = arithmetic(type);
+    const int64_t batch = dimension("y", y, 1);
+    check_equal("y", check("y", y, type, {plan.rows, batch}), 1);
+    check_equal("x", check("x", x, type, {plan.cols, batch}), 1);
+    check_equal("out", check("out", *out, type, {plan.entries}), 1);
+    XlaPool pool(threads);
+    if (batch == 0) std::memset(out->untyped_data(), 0, out->size_bytes());
+    kernels().sampled_product(kind, {plan, batch, y.untyped_data(), x.untyped_data(), out->untyped_data()}, pool);
+  });
+}
+
+ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer left, ffi::AnyBuffer right,
+                Out out) {
+  return guarded([&] {
+    const auto& plan = plan_of<SumsPlan>(held);
+    const ffi::DataType type = left.element_type();
+    const Type kind = arithmetic(type);
+    const auto [tiles, tile] = tiles_of("left", left);
+    const int64_t outer = check("left", left, type, {tiles, plan.left, tile});
+    const bool shared = dimension("right", right, 3) == 1 && dimension("right", right, 1) == 1;  // by all lanes
+    const Tiles of_right = shared ? Tiles{1, 1} : Tiles{tiles, tile};
+    check_equal("right", check("right", right, type, {of_right.count, plan.right, of_right.size}), outer);
+    check_equal("out", check("out", *out, type, {tiles, plan.sums, tile}), outer);
+    XlaPool pool(threads);
+    for (int64_t i = 0; i < outer; ++i) {
+      kernels().sums(kind,
+                     {plan, tiles, tile, shared, nth(left, i, tiles * plan.left * tile),
+                      nth(right, i, of_right.count * plan.right * of_right.size), nth(*out, i, tiles * plan.sums * tile)},
+                     pool);
+    }
+  });
+}
+
+XLA_FFI_DEFINE_HANDLER(kInstantiate, instantiate, ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
+XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { return instantiate(plan); },
+                       ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan").Attr<bool>("transposed"));
+#define SNAPGRAD_BIND()                    \
+  ffi::Ffi::Bind()                         \
+      .Ctx<ffi::State<Held>>()             \
+      .Ctx<ffi::ThreadPool>()              \
+      .Attr<std::string_view>("plan")
+using Any = ffi::AnyBuffer;
+XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
+                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kForget, forget, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Arg<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kProduct, product,
+                       SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
+
+// ---- Python
+
+using Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+Indices indices(const char* name, const Array& array) { return {name, array.data(), static_cast<int64_t>(array.size())}; }
+
+template <class T>
+nb::capsule capsule(T* handler) {
+  return nb::capsule(reinterpret_cast<void*>(handler));
+}
+
+nb::dict stages(XLA_FFI_Error* (*execute)(XLA_FFI_CallFrame*), XLA_FFI_Error* (*make)(XLA_FFI_CallFrame*) = nullptr) {
+  nb::dict out;
+  out["execute"] = capsule(execute);
+  if (make != nullptr) out["instantiate"] = capsule(make);
+  return out;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.attr("instructions") = kernels().name;
+  m.attr("tile") = kTile;
+
+  nb::class_<Plan>(m, "Plan", "Index structures of one network, checked when they were made.");
+  m.def(
+      "blocks_plan",
+      [](const std::string& name, int64_t states, int64_t params, Array dynamics_starts, Array dynamics, Array reach_starts,
+         Array reach, Array params_starts, Array group_params, Array entries_starts, Array group_entries) {
+        auto plan = std::make_shared<BlocksPlan>(
+            states, params, Rows{indices("dynamics_starts", dynamics_starts), indices("dynamics", dynamics)},
+            Rows{indices("reach_starts", reach_starts), indices("reach", reach)},
+            Rows{indices("params_starts", params_starts), indices("group_params", group_params)},
+            Rows{indices("entries_starts", entries_starts), indices("group_entries", group_entries)},
+            kernels().vector_bytes);
+        return registry().add(name, plan);
+      },
+      nb::arg("name"), nb::kw_only(), nb::arg("states"), nb::arg("params"), nb::arg("dynamics_starts"),
+      nb::arg("dynamics"), nb::arg("reach_starts"), nb::arg("reach"), nb::arg("params_starts"), nb::arg("group_params"),
+      nb::arg("entries_starts"), nb::arg("group_entries"));
+  m.def(
+      "matrix_plan",
+      [](const std::string& name, int64_t cols, Array starts, Array columns) {
+        auto plan = std::make_shared<MatrixPlan>(cols, Rows{indices("starts", starts), indices("columns", columns)});
+        return registry().add(name, plan);
+      },
+      nb::arg("name"), nb::kw_only(), nb::arg("cols"), nb::arg("starts"), nb::arg("columns"));
+  m.def(
+      "sums_plan",
+      [](const std::string& name, int64_t left, int64_t right, Array starts, Array left_of, Array right_of) {
+        auto plan = std::make_shared<SumsPlan>(left, right, indices("starts", starts), indices("left_of", left_of),
+                                               indices("right_of", right_of));
+        return registry().add(name, plan);
+      },
+      nb::arg("name"), nb::kw_only(), nb::arg("left"), nb::arg("right"), nb::arg("starts"), nb::arg("left_of"),
+      nb::arg("right_of"));
+
+  m.def("state_type", [] {
+    nb::dict out;
+    out["type_id"] = nb::capsule(reinterpret_cast<void*>(&Held::id));
+    out["type_info"] = nb::capsule(reinterpret_cast<const void*>(&held_info));
+    return out;
+  });
+  m.def("targets", [] {
+    nb::dict out;
+    out["snapgrad_influence_step"] = stages(kInfluenceStep, kInstantiate);
+    out["snapgrad_forget"] = stages(kForget);
+    out["snapgrad_credit_step"] = stages(kCreditStep, kInstantiate);
+    out["snapgrad_product"] = stages(kProduct, kInstantiateProduct);
+    out["snapgrad_sampled_product"] = stages(kSampledProduct, kInstantiate);
+    out["snapgrad_sums"] = stages(kSums, kInstantiate);
+    return out;
+  });
+}
+
+}  // namespace snapgrad

@@ -1,0 +1,156 @@
+// The fused influence step: lanes of the batch are the vectors. Included inside the namespace of one instruction set
+// (kernels.cc).
+//
+// A strip of a block and a tile of lanes, J[R, C columns, kTile], is contiguous. Its old rows are copied to a scratch that
+// stays in the nearest cache; each new row is then built in registers from the old rows that its entries of D name,
+// multiplied into the gradient and written back. So J is read once and written once, in order. What is not arithmetic,
+// such as following the pattern, is done once for a tile of lanes.
+
+template <class T, class S, int C>
+void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics,
+                     const uint32_t* old_at, int64_t stride, const T* immediate, const T* delta, T* old_rows,
+                     T* gradient) {
+  constexpr int N = kTile;
+  using V = Vector<T, N>;
+  const Block& block = plan.blocks[strip.block];
+  const Subnetwork& net = plan.subnetworks[block.subnetwork];
+  const int64_t rows = static_cast<int64_t>(net.rows.size());
+  S* J = influence + (block.influence_at + rows * strip.first) * N;
+
+  for (int64_t row = 0; row < rows; ++row) {
+    SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
+      store<T, N>(old_rows + row * stride + c * N, load<T, N>(J + (row * C + c) * N));
+    }
+  }
+  V g[C];
+  SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) g[c] = load<T, N>(gradient + c * N);
+  const ImmediateRow* next = plan.immediate_rows.data() + block.entry_at;
+  const ImmediateRow* const end_immediate = next + block.entries;
+  int64_t next_row = next != end_immediate ? next->row : -1;
+  const uint32_t* const first_at = old_at;
+  const uint32_t* const starts = net.starts.data() + 1;
+  const int32_t* const states = net.rows.data();
+  const int64_t ahead = rows * C * N;
+  for (int64_t row = 0; row < rows; ++row) {
+    V sum[C];
+    SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] = V{};
+    for (const uint32_t* const end = first_at + starts[row]; old_at < end; ++old_at) {
+      const V d = load<T, N>(dynamics);
+      dynamics += N;
+      const T* const old = old_rows + *old_at;
+      SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += d * load<T, N>(old + c * N);
+    }
+    if (row == next_row) {
+      const T* const values =
+          immediate + (block.immediate_at + static_cast<int64_t>(next->nth) * block.width + strip.first) * N;
+      SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += load<T, N>(values + c * N);
+      ++next;
+      next_row = next != end_immediate ? next->row : -1;
+    }
+    const V weight = load<T, N>(delta + static_cast<int64_t>(states[row]) * N);
+    SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
+      g[c] += weight * sum[c];
+      store<T, N>(J + c * N, sum[c]);
+    }
+    // The next strip lies behind this one: ask for it now, because no processor sees so far ahead.
+    constexpr int kLine = 64 / sizeof(S);
+    SNAPGRAD_UNROLL for (int i = 0; i < C * N; i += kLine) __builtin_prefetch(J + ahead + i, 1, 2);
+    J += C * N;
+  }
+  SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) store<T, N>(gradient + c * N, g[c]);
+}
+
+template <int C, class Run>
+inline void with_columns(int columns, Run&& run) {
+  if constexpr (C > 1) {
+    if (columns < C) return with_columns<C - 1>(columns, run);
+  }
+  run(Constant<C>{});
+}
+
+template <class T, class S>
+void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
+  constexpr int N = kTile;
+  const BlocksPlan& plan = call.plan;
+  const Strips& strips = plan.lane_strips;
+  const auto count = static_cast<int64_t>(strips.all.size());
+  T* const out = static_cast<T*>(call.gradient);
+
+  // A task is a run of consecutive strips; a strip's gradient is summed in the order of the lanes, and no two tasks write
+  // to the same place.
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles, pool);
+  parallel_for(pool, tasks, [&](int64_t task) {
+    const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
+    Scratch<T> old_rows(plan.most_rows * kAccumulators * N), in_order(plan.most_terms * N);
+    Scratch<T> gradients(plan.most_columns * N);
+    Scratch<uint32_t> old_at(plan.most_terms);
+    for (int64_t s = range.begin, end; s < range.end; s = end) {
+      const int32_t number = strips.all[s].block;
+      for (end = s; end < range.end && strips.all[end].block == number;) ++end;
+      const Block& block = plan.blocks[number];
+      const Subnetwork& net = plan.subnetworks[block.subnetwork];
+      __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(block.width) * N);
+      int64_t stride = 0;
+      for (int64_t i = s; i < end; ++i) stride = strips.all[i].width * N > stride ? strips.all[i].width * N : stride;
+      for (size_t t = 0; t < net.terms.size(); ++t) {
+        old_at.data[t] = net.terms[t].row * static_cast<uint32_t>(stride);
+      }
+      for (int64_t tile = 0; tile < call.tiles; ++tile) {
+        S* const influence = static_cast<S*>(call.influence) + tile * plan.kept * N;
+        const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * plan.dynamics * N;
+        const T* const immediate = static_cast<const T*>(call.immediate) + tile * plan.immediate * N;
+        const T* const delta = static_cast<const T*>(call.delta) + tile * plan.states * N;
+        // D in the order in which every strip of the block will use it.
+        T* to = in_order.data;
+        for (const Term& term : net.terms) {
+          store<T, N>(to, load<T, N>(dynamics + static_cast<size_t>(term.entry) * N));
+          to += N;
+        }
+        for (int64_t i = s; i < end; ++i) {
+          const Strip& strip = strips.all[i];
+          with_columns<kAccumulators>(strip.width, [&](auto columns) {
+            influence_lanes<T, S, decltype(columns)::value>(plan, strip, influence, in_order.data, old_at.data,
+                                                            stride, immediate, delta, old_rows.data,
+                                                            gradients.data + strip.first * N);
+          });
+        }
+      }
+      const int last_column = strips.all[end - 1].first + strips.all[end - 1].width;
+      for (int c = strips.all[s].first; c < last_column; ++c) {
+        T total = 0;
+        for (int i = 0; i < N; ++i) total += gradients.data[c * N + i];
+        out[plan.column_param[block.column_at + c]] = total;
+      }
+    }
+  });
+}
+
+template <class T, class S>
+void influence_step(const InfluenceStep& call, Pool& pool) {
+  __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
+  if (call.plan.blocks.empty()) return;
+  call.tile == kTile ? influence_step_lanes<T, S>(call, pool) : influence_step_columns<T, S>(call, pool);
+}
+
+template <class Bits>
+void forget_lanes(const Forget& call, Pool& pool) {
+  constexpr int64_t kPart = 1 << 16;
+  const int64_t parts = (call.kept + kPart - 1) / kPart;
+  parallel_for(pool, call.tiles * parts, [&](int64_t task) {
+    const bool* const where = call.where + task / parts * call.tile;
+    bool any = false;
+    for (int64_t i = 0; i < call.tile; ++i) any |= where[i];
+    if (!any) return;
+    Bits* const J = static_cast<Bits*>(call.influence) + task / parts * call.kept * call.tile;
+    const int64_t begin = task % parts * kPart, end = begin + kPart < call.kept ? begin + kPart : call.kept;
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t i = 0; i < call.tile; ++i) J[n * call.tile + i] = where[i] ? Bits(0) : J[n * call.tile + i];
+    }
+  });
+}
+
+void forget(const Forget& call, Pool& pool) {
+  if (call.element_bytes == 2) return forget_lanes<uint16_t>(call, pool);
+  if (call.element_bytes == 4) return forget_lanes<uint32_t>(call, pool);
+  forget_lanes<uint64_t>(call, pool);
+}

@@ -1,0 +1,92 @@
+// The fused influence step for small batches: columns of J are the vectors. Included inside the namespace of one
+// instruction set (kernels.cc).
+//
+// A block J[R, P] is worked on in strips of columns. The strip's old rows are copied to a scratch that stays in the
+// nearest cache; each new row is then built in registers from the old rows that its entries of D name, multiplied into
+// the gradient and written back. So J is read once and written once, and every value of D is used for a whole strip.
+
+template <class T, class S, int N, int R>
+void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
+                       const T* delta, T* old_rows, T* gradient) {
+  using V = Vector<T, N>;
+  const Block& block = plan.blocks[strip.block];
+  const Subnetwork& net = plan.subnetworks[block.subnetwork];
+  const int64_t rows = static_cast<int64_t>(net.rows.size()), stride = block.width;
+  S* const J = influence + block.influence_at + strip.first;
+  const int last = strip.width - N;  // the last vector ends with the strip
+  const auto at = [last](int j) { return j < R - 1 ? j * N : last; };
+
+  for (int64_t row = 0; row < rows; ++row) {
+    SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
+      store<T, N>(old_rows + (row * R + j) * N, load<T, N>(J + row * stride + at(j)));
+    }
+  }
+  V g[R];
+  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) g[j] = load<T, N>(gradient + j * N);
+  const ImmediateRow* next = plan.immediate_rows.data() + block.entry_at;
+  const ImmediateRow* const end_immediate = next + block.entries;
+  const Term* term = net.terms.data();
+  for (int64_t row = 0; row < rows; ++row) {
+    V sum[R];
+    SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] = V{};
+    for (const Term* const end = net.terms.data() + net.starts[row + 1]; term < end; ++term) {
+      const T d = dynamics[term->entry];
+      const T* const old = old_rows + static_cast<size_t>(term->row) * (R * N);
+      SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += d * load<T, N>(old + j * N);
+    }
+    if (next != end_immediate && next->row == row) {
+      const T* const from = immediate + block.immediate_at + next->nth * stride + strip.first;
+      SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(from + at(j));
+      ++next;
+    }
+    const T weight = delta[net.rows[row]];
+    SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
+      g[j] += weight * sum[j];
+      store<T, N>(J + row * stride + at(j), sum[j]);
+    }
+  }
+  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) store<T, N>(gradient + j * N, g[j]);
+}
+
+template <class T, class S>
+void influence_step_columns(const InfluenceStep& call, Pool& pool) {
+  const BlocksPlan& plan = call.plan;
+  const Strips& strips = sizeof(T) == 4 ? plan.column_strips32 : plan.column_strips64;
+  const auto count = static_cast<int64_t>(strips.all.size());
+  T* const out = static_cast<T*>(call.gradient);
+
+  // A task is a run of consecutive strips, for one lane after the other: J is then read in order, a strip's gradient is
+  // always summed in the order of the lanes, and no two tasks write to the same place.
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles, pool);
+  parallel_for(pool, tasks, [&](int64_t task) {
+    const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
+    constexpr int64_t kSlots = kAccumulators * kLanes<T>;
+    const int64_t slots = (range.end - range.begin) * kSlots;
+    Scratch<T> old_rows(plan.most_rows * kSlots), gradients(slots);
+    __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(slots));
+    for (int64_t lane = 0; lane < call.tiles; ++lane) {
+      S* const influence = static_cast<S*>(call.influence) + lane * plan.kept;
+      const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * plan.dynamics;
+      const T* const immediate = static_cast<const T*>(call.immediate) + lane * plan.immediate;
+      const T* const delta = static_cast<const T*>(call.delta) + lane * plan.states;
+      for (int64_t s = range.begin; s < range.end; ++s) {
+        T* const gradient = gradients.data + (s - range.begin) * kSlots;
+        with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
+          influence_columns<T, S, decltype(n)::value, decltype(r)::value>(plan, strips.all[s], influence, dynamics,
+                                                                         immediate, delta, old_rows.data, gradient);
+        });
+      }
+    }
+    for (int64_t s = range.begin; s < range.end; ++s) {
+      const Strip& strip = strips.all[s];
+      const T* const gradient = gradients.data + (s - range.begin) * kSlots;
+      const int32_t* const param = plan.column_param.data() + plan.blocks[strip.block].column_at + strip.first;
+      with_vectors<kLanes<T>, kAccumulators>(strip.width, [&](auto n, auto r) {
+        constexpr int N = decltype(n)::value, kBefore = (decltype(r)::value - 1) * N;
+        for (int c = 0; c < strip.width; ++c) {
+          out[param[c]] = gradient[c < kBefore ? c : c - (strip.width - N) + kBefore];
+        }
+      });
+    }
+  });
+}

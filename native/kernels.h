@@ -1,0 +1,84 @@
+// The kernels, compiled once for each instruction set and chosen at run time.
+#pragma once
+
+#include <cstdint>
+
+#include "plans.h"
+#include "threads.h"
+
+namespace snapgrad {
+
+enum class Type { kFloat32, kFloat64, kBfloat16 };
+
+// J <- D J + I on every block, in place; g <- sum over lanes of delta . J.
+struct InfluenceStep {
+  const BlocksPlan& plan;
+  int64_t tiles, tile;    // tile is kTile, and J stored strip by strip, each [R, columns, kTile]; or 1, and each [R, P]
+  void* influence;        // [tiles, kept, tile], of type `storage`
+  const void* dynamics;   // [tiles, dynamics, tile]
+  const void* immediate;  // [tiles, immediate, tile]: group by group, each [E, P]
+  const void* delta;      // [tiles, states, tile]
+  void* gradient;         // [params]
+};
+
+// J <- 0 in some lanes.
+struct Forget {
+  int64_t tiles, tile, kept, element_bytes;
+  const bool* where;  // [tiles, tile]
+  void* influence;    // [tiles, kept, tile]
+};
+
+// Lambda <- Lambda + delta; credit <- Lambda at the immediate rows; Lambda <- D^T Lambda, in place.
+struct CreditStep {
+  const BlocksPlan& plan;
+  int64_t tiles;
+  void* lambda;          // [tiles, credits, kTile]
+  const void* dynamics;  // [tiles, dynamics, kTile], column by column
+  const void* delta;     // [tiles, states, kTile]
+  void* credit;          // [tiles, entries, kTile]
+};
+
+// out <- W x, or W^T x.
+struct Product {
+  const MatrixPlan& plan;
+  int64_t batch;
+  bool transposed;
+  const void* values;  // [entries]
+  const void* x;       // [cols or rows, batch]
+  void* out;           // [rows or cols, batch]
+};
+
+// out <- the entries of y x^T at the pattern, summed over the batch.
+struct SampledProduct {
+  const MatrixPlan& plan;
+  int64_t batch;
+  const void* y;  // [rows, batch]
+  const void* x;  // [cols, batch]
+  void* out;      // [entries]
+};
+
+// out <- sums of products of gathered elements.
+struct Sums {
+  const SumsPlan& plan;
+  int64_t tiles, tile;  // tile is kTile or 1
+  bool right_is_shared;
+  const void* left;   // [tiles, left, tile]
+  const void* right;  // [tiles, right, tile], or [right] for all lanes
+  void* out;          // [tiles, sums, tile]
+};
+
+struct Kernels {
+  const char* name;
+  int vector_bytes;
+  void (*influence_step)(Type arithmetic, Type storage, const InfluenceStep&, Pool&);
+  void (*forget)(const Forget&, Pool&);
+  void (*credit_step)(Type, const CreditStep&, Pool&);
+  void (*product)(Type, const Product&, Pool&);
+  void (*sampled_product)(Type, const SampledProduct&, Pool&);
+  void (*sums)(Type, const Sums&, Pool&);
+};
+
+// The best that this machine can run, or what the environment variable SNAPGRAD_INSTRUCTIONS names.
+const Kernels& kernels();
+
+}  // namespace snapgrad

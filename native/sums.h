@@ -1,0 +1,40 @@
+// Sums of products of gathered elements, lanes innermost: how D and I are put together from a rule's derivatives.
+// Included inside the namespace of one instruction set (kernels.cc).
+
+template <class T, int N, bool kShared>
+void sums_range(const Sums& call, int64_t tile, int64_t first, int64_t end) {
+  const SumsPlan& plan = call.plan;
+  const T* const left = static_cast<const T*>(call.left) + tile * plan.left * N;
+  const T* const right = static_cast<const T*>(call.right) + (kShared ? 0 : tile * plan.right * N);
+  T* const out = static_cast<T*>(call.out) + tile * plan.sums * N;
+  for (int64_t i = first; i < end; ++i) {
+    Vector<T, N> sum = {};
+    for (uint32_t t = plan.starts[i]; t < plan.starts[i + 1]; ++t) {
+      const Vector<T, N> l = load<T, N>(left + static_cast<size_t>(plan.terms[t].entry) * N);
+      if constexpr (kShared) {
+        sum += right[plan.terms[t].row] * l;
+      } else {
+        sum += load<T, N>(right + static_cast<size_t>(plan.terms[t].row) * N) * l;
+      }
+    }
+    store<T, N>(out + i * N, sum);
+  }
+}
+
+template <class T>
+void sums(const Sums& call, Pool& pool) {
+  const SumsPlan& plan = call.plan;
+  const int64_t tasks = task_count((static_cast<int64_t>(plan.terms.size()) * 2 + 4 * plan.sums) * call.tiles, pool);
+  parallel_for(pool, tasks, [&](int64_t task) {
+    const int64_t first = plan.sums * task / tasks, end = plan.sums * (task + 1) / tasks;
+    for (int64_t tile = 0; tile < call.tiles; ++tile) {
+      if (call.tile == kTile) {
+        call.right_is_shared ? sums_range<T, kTile, true>(call, tile, first, end)
+                             : sums_range<T, kTile, false>(call, tile, first, end);
+      } else {
+        call.right_is_shared ? sums_range<T, 1, true>(call, tile, first, end)
+                             : sums_range<T, 1, false>(call, tile, first, end);
+      }
+    }
+  });
+}

@@ -1,0 +1,113 @@
+"""What a kernel provides: the operations that cost time, on a batch, at the patterns of one network.
+
+An algorithm asks for a kernel and never knows which one it has. All indices are static; only values are traced.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from snapgrad.sparsity.reach import Blocks
+
+Influence = Any  # the kept part of J of a batch, laid out as the kernel likes
+Credit = Any  # the kept part of Lambda
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """sum_n left[left_of[n]] * right[right_of[n]] over the terms n of every sum, which stand together from `starts`."""
+
+    left: int  # length of the vectors that are gathered from
+    right: int
+    starts: NDArray[np.int64]  # [sums + 1]
+    left_of: NDArray[np.int64]  # [terms]
+    right_of: NDArray[np.int64]  # [terms]
+
+    @classmethod
+    def of(cls, sizes: tuple[int, int], sums: int, which: Any, left_of: Any, right_of: Any) -> Sums:
+        """From terms in any order; `which` says to which sum each belongs."""
+        order = np.argsort(which, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=sums))])
+        as_index = np.int64
+        return cls(*sizes, starts.astype(as_index), left_of[order].astype(as_index), right_of[order].astype(as_index))
+
+    @cached_property
+    def digest(self) -> str:
+        content = hashlib.blake2b(repr((self.left, self.right)).encode(), digest_size=16)
+        for array in (self.starts, self.left_of, self.right_of):
+            content.update(array.tobytes())
+        return content.hexdigest()
+
+
+class Kernel(abc.ABC):
+    """How fast: one way to carry out what every algorithm needs."""
+
+    name: str
+
+    @abc.abstractmethod
+    def ready(self, params: Any) -> Any:
+        """`params` with every sparse matrix in the form that multiplies fastest; differentiable.
+
+        Done once a window, outside the loop over time.
+        """
+
+    @abc.abstractmethod
+    def influence_tile(self, batch_size: int) -> int:
+        """Lanes a tile in what `influence_step` takes."""
+
+    credit_tile: int  # lanes a tile in what `credit_step` takes and gives
+
+    @abc.abstractmethod
+    def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
+        """`sums` of `left`, in tiles, with `right`, in tiles too or [1, right, 1] for all lanes; in tiles as well."""
+
+    @abc.abstractmethod
+    def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
+        """J = 0: nothing has influenced anything yet. `dtype` is what J is stored in."""
+
+    @abc.abstractmethod
+    def influence_step(
+        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+    ) -> tuple[Influence, jax.Array]:
+        """J <- D J + I on the kept entries, and the gradient delta . J [params], summed over the batch.
+
+        In tiles: D of nnz(blocks.dynamics), I of nnz(I) in the order of the groups, delta = dL/ds of the states.
+        """
+
+    @abc.abstractmethod
+    def forget(self, J: Influence, where: jax.Array) -> Influence:
+        """J = 0 in the lanes where `where` [B] is True."""
+
+    @abc.abstractmethod
+    def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
+        """Lambda = 0: nothing lies behind the end of the window."""
+
+    @abc.abstractmethod
+    def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
+        """One step back: D^T (Lambda + delta), and Lambda + delta at the groups' entries.
+
+        In tiles: D of nnz(blocks.dynamics), column by column, delta of the states; the result of nnz(groups.entries).
+        """
+
+
+def in_tiles(values: jax.Array, tile: int) -> jax.Array:
+    """Values of a batch [B, n] as [tiles, n, tile], lanes innermost; the last tile is filled up with zeros."""
+    batch_size, n = values.shape
+    tiles = -(-batch_size // tile)
+    padded = jnp.pad(values, ((0, tiles * tile - batch_size), (0, 0)))
+    return jnp.swapaxes(padded.reshape(tiles, tile, n), 1, 2)
+
+
+def out_of_tiles(values: jax.Array, batch_size: int) -> jax.Array:
+    """What `in_tiles` made of [B, n]."""
+    tiles, n, tile = values.shape
+    return jnp.swapaxes(values, 1, 2).reshape(tiles * tile, n)[:batch_size]

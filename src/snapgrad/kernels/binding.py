@@ -1,0 +1,104 @@
+"""The compiled module `_native`: registered with XLA, if it was built, and the plans that its kernels work by.
+
+A plan is a network's index structures, made and checked once. Compiled programs name it by a digest of its content and
+keep it alive; so does the name itself (`PlanName`), which stands in the traced program.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from snapgrad.kernels.base import Sums
+from snapgrad.sparsity.pattern import Pattern
+from snapgrad.sparsity.reach import Blocks
+
+TILE = 8  # lanes that stand together, kTile in native/plans.h
+
+try:
+    from snapgrad.kernels import _native  # type: ignore[attr-defined]  # compiled
+except ImportError as error:
+    if "SNAPGRAD_INSTRUCTIONS" in os.environ:
+        raise  # it was built, and asked for instructions that are not here
+    available, reason, instructions = False, str(error), ""
+else:
+    available, reason, instructions = True, "", str(_native.instructions)
+    assert _native.tile == TILE
+
+DTYPES = (jnp.dtype("float32"), jnp.dtype("float64"))  # what the kernels compute in
+
+
+@lru_cache(maxsize=1)
+def register() -> None:
+    """Makes the compiled handlers known to XLA; called before the first of them is used."""
+    jax.devices("cpu")  # XLA wants types before handlers, and keeps that order only once it has started
+    jax.ffi.register_ffi_type("snapgrad_plan", _native.state_type(), platform="cpu")
+    for name, stages in _native.targets().items():
+        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+
+
+class PlanName(str):
+    """A digest that holds what it names."""
+
+    plan: Any
+
+
+def _named(digest: str, make: Any, **arrays: Any) -> PlanName:
+    as_given = {
+        name: np.ascontiguousarray(a, np.int64) if isinstance(a, np.ndarray) else a for name, a in arrays.items()
+    }
+    register()
+    name = PlanName(digest)
+    name.plan = make(digest, **as_given)
+    return name
+
+
+@lru_cache(maxsize=64)
+def blocks_plan(blocks: Blocks) -> PlanName:
+    """The plan of the influence step and the credit recursion."""
+    groups = blocks.groups
+    return _named(
+        f"blocks {blocks.digest}",
+        _native.blocks_plan,
+        states=blocks.states,
+        params=blocks.n_params,
+        dynamics_starts=blocks.dynamics.row_starts,
+        dynamics=blocks.dynamics.cols,
+        reach_starts=blocks.reach.row_starts,
+        reach=blocks.reach.cols,
+        params_starts=groups.params.row_starts,
+        group_params=groups.params.cols,
+        entries_starts=groups.entries.row_starts,
+        group_entries=groups.entries.cols,
+    )
+
+
+@lru_cache(maxsize=256)
+def matrix_plan(pattern: Pattern) -> PlanName:
+    """The plan of products with a sparse matrix."""
+    return _named(
+        f"matrix {pattern.digest}",
+        _native.matrix_plan,
+        cols=pattern.shape[1],
+        starts=pattern.row_starts,
+        columns=pattern.cols,
+    )
+
+
+@lru_cache(maxsize=256)
+def sums_plan(sums: Sums) -> PlanName:
+    """The plan of sums of products."""
+    return _named(
+        f"sums {sums.digest}",
+        _native.sums_plan,
+        left=sums.left,
+        right=sums.right,
+        starts=sums.starts,
+        left_of=sums.left_of,
+        right_of=sums.right_of,
+    )

@@ -1,0 +1,136 @@
+"""Sparse matrix products that run natively on CPU, with the batch innermost.
+
+    product          y = W x   or   x = W^T y
+    sampled_product  dW = y x^T at the pattern of W, summed over the batch
+
+Each is linear in both operands and the derivatives of the two are made of the two, so as primitives they can be
+differentiated forwards and backwards any number of times. On other devices, and where the native part was not built,
+they are gathers in plain JAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from snapgrad.kernels import binding
+from snapgrad.sparsity.matrix import SparseMatrix, append_zero
+from snapgrad.sparsity.pattern import Pattern
+
+product_p = Primitive("snapgrad_product")  # values [nnz], x [cols, N] -> [rows, N], and with `transposed` back
+sampled_product_p = Primitive("snapgrad_sampled_product")  # y [rows, N], x [cols, N] -> [nnz]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class NativeMatrix(SparseMatrix):
+    """A sparse matrix that multiplies by way of `product`; to a cell it is a `SparseMatrix` like any other."""
+
+    def __matmul__(self, x: jax.Array) -> jax.Array:
+        if x.shape != (self.shape[1],):
+            raise ValueError(f"`x` must have shape {(self.shape[1],)} to be multiplied by {self}, got {x.shape}")
+        return product_p.bind(self.values, x[:, None], pattern=self.pattern, transposed=False)[:, 0]
+
+
+def _product(values: jax.Array, x: jax.Array, *, pattern: Pattern, transposed: bool) -> jax.Array:
+    table = pattern.by_column if transposed else pattern.by_row
+    padded = jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
+    return jnp.einsum("le,len->ln", append_zero(values)[table.entry], padded[table.other])
+
+
+def _sampled_product(y: jax.Array, x: jax.Array, *, pattern: Pattern) -> jax.Array:
+    return jnp.sum(y[pattern.rows] * x[pattern.cols], axis=-1)
+
+
+@product_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _product_shape(values: Any, x: Any, *, pattern: Pattern, transposed: bool) -> Any:
+    rows, cols = reversed(pattern.shape) if transposed else pattern.shape
+    if values.shape != (pattern.nnz,) or x.shape[0] != cols or x.ndim != 2 or values.dtype != x.dtype:
+        raise TypeError(f"a product with {pattern} needs values [{pattern.nnz}] and x [{cols}, N] of one dtype, "
+                        f"got {values} and {x}")  # fmt: skip
+    return jax.core.ShapedArray((rows, x.shape[1]), x.dtype)
+
+
+@sampled_product_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _sampled_product_shape(y: Any, x: Any, *, pattern: Pattern) -> Any:
+    if (y.shape[0], x.shape[0]) != pattern.shape or y.shape[1:] != x.shape[1:] or y.dtype != x.dtype:
+        raise TypeError(f"a sampled product at {pattern} needs [rows, N] and [cols, N] of one dtype, got {y} and {x}")
+    return jax.core.ShapedArray((pattern.nnz,), x.dtype)
+
+
+ad.defbilinear(
+    product_p,
+    lambda ct, values, x, pattern, transposed: sampled_product_p.bind(
+        *((x, ct) if transposed else (ct, x)), pattern=pattern
+    ),
+    lambda ct, values, x, pattern, transposed: product_p.bind(values, ct, pattern=pattern, transposed=not transposed),
+)
+ad.defbilinear(
+    sampled_product_p,
+    lambda ct, y, x, pattern: product_p.bind(ct, x, pattern=pattern, transposed=False),
+    lambda ct, y, x, pattern: product_p.bind(ct, y, pattern=pattern, transposed=True),
+)
+
+
+def _batch_product(operands: Any, axes: Any, *, pattern: Pattern, transposed: bool) -> tuple[jax.Array, int]:
+    values, x = operands
+    if axes[0] is not None:  # other weights in every lane, as when networks are trained side by side
+        x = (
+            jnp.moveaxis(x, axes[1], 0)
+            if axes[1] is not None
+            else jnp.broadcast_to(x, (values.shape[axes[0]], *x.shape))
+        )
+        one = lambda pair: product_p.bind(*pair, pattern=pattern, transposed=transposed)  # noqa: E731
+        return jax.lax.map(one, (jnp.moveaxis(values, axes[0], 0), x)), 0
+    lanes = jnp.moveaxis(x, axes[1], -1)
+    out = product_p.bind(values, lanes.reshape(lanes.shape[0], -1), pattern=pattern, transposed=transposed)
+    return out.reshape(out.shape[0], *lanes.shape[1:]), 2
+
+
+def _batch_sampled_product(operands: Any, axes: Any, *, pattern: Pattern) -> tuple[jax.Array, int]:
+    # Nothing is summed over these lanes, so there is nothing to win by going through the pattern at once.
+    return jax.vmap(lambda y, x: _sampled_product(y, x, pattern=pattern), in_axes=axes)(*operands), 0
+
+
+batching.primitive_batchers[product_p] = _batch_product
+batching.primitive_batchers[sampled_product_p] = _batch_sampled_product
+
+mlir.register_lowering(product_p, mlir.lower_fun(_product, multiple_results=False))
+mlir.register_lowering(sampled_product_p, mlir.lower_fun(_sampled_product, multiple_results=False))
+
+
+def _lower_natively(primitive: Primitive, target: str, reference: Any) -> None:
+    native, plain = jax.ffi.ffi_lowering(target), mlir.lower_fun(reference, multiple_results=False)
+
+    def lower(ctx: Any, *operands: Any, pattern: Pattern, **attributes: Any) -> Any:
+        if ctx.avals_in[0].dtype not in binding.DTYPES:
+            return plain(ctx, *operands, pattern=pattern, **attributes)
+        plan = binding.matrix_plan(pattern)
+        ctx.module_context.add_keepalive(plan)
+        return native(ctx, *operands, plan=plan, **attributes)
+
+    mlir.register_lowering(primitive, lower, platform="cpu")
+
+
+if binding.available:
+    _lower_natively(product_p, "snapgrad_product", _product)
+    _lower_natively(sampled_product_p, "snapgrad_sampled_product", _sampled_product)
+
+
+@lru_cache(maxsize=256)
+def _compiled(primitive: Primitive, attributes: tuple[tuple[str, Any], ...]) -> Any:
+    return jax.jit(lambda *operands: primitive.bind(*operands, **dict(attributes)))
+
+
+for _primitive in (product_p, sampled_product_p):  # outside of jit
+    _primitive.def_impl(
+        lambda *operands, _primitive=_primitive, **attributes: _compiled(_primitive, tuple(attributes.items()))(
+            *operands
+        )
+    )

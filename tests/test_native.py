@@ -1,0 +1,313 @@
+"""The native kernels: equal to the reference, the same bits on any number of threads, and safe to call wrongly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from networks import loss, network
+from oracles import flat
+from variants import VARIANTS, relative_error
+
+import snapgrad as sg
+from snapgrad.kernels import binding
+from snapgrad.kernels.products import NativeMatrix
+from snapgrad.kernels.select import NATIVE, REFERENCE
+from snapgrad.sparsity.masks import random_pattern
+from snapgrad.sparsity.reach import influence_blocks
+
+TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
+INFLUENCE = ["snap_2", "snap_3_episodic", "rtrl", "rflo"]  # one of each kind of use of the kernels
+
+
+def both_backends(variant, net, batch_size):
+    """The gradient after two windows with a reset between them, from each backend."""
+    rng = np.random.default_rng(batch_size)
+    dtype = net.xs.dtype
+    xs = jnp.asarray(rng.normal(size=(4, batch_size, net.xs.shape[2])), dtype)
+    targets = jnp.asarray(rng.normal(size=(4, batch_size, net.targets.shape[2])), dtype)
+    where = jnp.asarray(rng.random(batch_size) < 0.4)
+
+    def gradient(backend):
+        algorithm = VARIANTS[variant].make(net.cell, backend)
+        grad = jax.jit(algorithm.grad)
+        first, state = grad(net.params, algorithm.init(net.params, batch_size), xs, targets)
+        second, _ = grad(net.params, algorithm.reset(state, where), xs, targets)
+        return np.concatenate([flat(first.grads), flat(second.grads)])
+
+    return gradient("native"), gradient("reference")
+
+
+@pytest.mark.parametrize("variant", INFLUENCE)
+@pytest.mark.parametrize("name", ["gru", "odd", "two_layers"])
+def test_native_equals_reference(name, variant):
+    native, reference = both_backends(variant, network(name), batch_size=9)  # a whole tile of lanes and a rest
+    assert relative_error(native, reference) < TOLERANCE[np.float64]
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+@pytest.mark.parametrize("variant", INFLUENCE)
+def test_native_equals_reference_in_float32_for_batches_of_any_size(batch_size, variant):
+    native, reference = both_backends(variant, network("lstm", dtype=np.float32), batch_size)
+    assert native.dtype == np.float32
+    assert relative_error(native, reference) < TOLERANCE[np.float32]
+
+
+def values_for(blocks, batch_size, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    tile = NATIVE.influence_tile(batch_size)
+    sizes = blocks.dynamics.nnz, blocks.groups.nnz, blocks.states
+    shape = -(-batch_size // tile), tile
+    return [jnp.asarray(rng.normal(size=(shape[0], n, shape[1])), dtype) for n in sizes]
+
+
+def step(blocks, J, D, I, delta):
+    return jax.jit(lambda *args: NATIVE.influence_step(blocks, *args))(J, D, I, delta)
+
+
+def large_network(units=96, sparsity=0.9, order=2):
+    cell = sg.LSTM(7, units)
+    params = cell.init(jax.random.key(0), sparsity=sparsity, dtype=np.float32)
+    jacobians = cell.jacobians(params)
+    return influence_blocks(jacobians.groups, jacobians.dynamics, order)
+
+
+@pytest.mark.parametrize("batch_size", [3, 16])
+def test_blocks_wide_and_tall_enough_for_several_strips(batch_size):
+    """Against J = D J + I written out densely, one lane at a time."""
+    blocks = large_network(units=60, sparsity=0.2, order=None)
+    D, I, delta = values_for(blocks, batch_size, np.float64)
+    J, g = step(blocks, NATIVE.zeros(blocks, batch_size, np.float64), D, I, delta)
+    _, g_2 = step(blocks, J, D, I, delta)
+    expected, expected_2 = np.zeros(blocks.n_params), np.zeros(blocks.n_params)
+    groups = blocks.groups
+    for tile in range(D.shape[0]):
+        for lane in range(D.shape[2]):
+            dense_D, dense_I = np.zeros((blocks.states,) * 2), np.zeros((blocks.states, blocks.n_params))
+            dense_D[blocks.dynamics.rows, blocks.dynamics.cols] = D[tile, :, lane]
+            dense_I[groups.entries.cols[groups.entry_credit], groups.entry_param] = I[tile, :, lane]
+            kept = blocks.reach.mask()[groups.of_param].T
+            expected += np.asarray(delta[tile, :, lane]) @ dense_I
+            expected_2 += np.asarray(delta[tile, :, lane]) @ (kept * (dense_D @ dense_I) + dense_I)
+    assert relative_error(g, expected) < TOLERANCE[np.float64]
+    assert relative_error(g_2, expected_2) < TOLERANCE[np.float64]
+
+
+BITS = """
+import hashlib, jax, numpy as np, sys
+sys.path.insert(0, "tests")
+from test_native import large_network, step, values_for
+from snapgrad.kernels.select import NATIVE
+import snapgrad as sg
+digest = hashlib.sha256()
+for batch_size in (1, 16):
+    blocks = large_network(units=192)
+    D, I, delta = values_for(blocks, batch_size, np.float32)
+    J = NATIVE.zeros(blocks, batch_size, np.float32)
+    for _ in range(3):
+        J, g = step(blocks, J, D, I, delta)
+    digest.update(np.asarray(J).tobytes() + np.asarray(g).tobytes())
+print(sg.backend_info()["instructions"], digest.hexdigest())
+"""
+
+
+def run_elsewhere(**environment):
+    done = subprocess.run(
+        # -S where this process has it: under the sanitizers another build is imported.
+        [sys.executable, *(["-S"] if sys.flags.no_site else []), "-c", BITS],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_results_are_the_same_bits_on_any_number_of_threads():
+    assert run_elsewhere(NPROC="1") == run_elsewhere(NPROC="4") == run_elsewhere(NPROC="4")
+
+
+def test_portable_code_runs_everywhere():
+    assert run_elsewhere(SNAPGRAD_INSTRUCTIONS="portable")[0] == "portable"
+
+
+@pytest.mark.parametrize(("rows", "cols", "batch_size"), [(1, 1, 1), (7, 12, 3), (12, 5, 8), (9, 8, 71)])
+def test_products_and_their_derivatives(rows, cols, batch_size):
+    pattern = random_pattern(jax.random.key(rows), (rows, cols), 0.6)
+    rng = np.random.default_rng(rows)
+    values, x = jnp.asarray(rng.normal(size=pattern.nnz)), jnp.asarray(rng.normal(size=(batch_size, cols)))
+
+    def product(matrix, values, x):
+        return jax.vmap(lambda x: matrix(values, pattern) @ x)(x)
+
+    def objective(matrix):
+        return lambda values, x: jnp.sum(jnp.sin(product(matrix, values, x)))
+
+    for transform in (
+        lambda f: f(values, x),
+        lambda f: jax.grad(f, argnums=(0, 1))(values, x),
+        lambda f: jax.jvp(f, (values, x), (values[::-1], x[::-1])),
+        lambda f: jax.grad(lambda x: jnp.sum(jax.grad(f)(values, x) ** 2))(x),  # backwards through backwards
+        lambda f: jax.vmap(f, in_axes=(0, None))(jnp.stack([values, -values]), x),  # weights of their own
+        lambda f: jax.vmap(jax.grad(f), in_axes=(None, 0))(values, x[:, None]),  # a gradient for every example
+    ):
+        native, reference = (transform(objective(matrix)) for matrix in (NativeMatrix, sg.SparseMatrix))
+        np.testing.assert_allclose(ravel_pytree(native)[0], ravel_pytree(reference)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_networks_trained_side_by_side():
+    """vmap over everything, as for many seeds."""
+    net, algorithm = network("gru"), sg.snap(network("gru").cell, loss, order=2, backend="native")
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), net.params)
+    state = algorithm.init(net.params, batch_size=3)
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
+    gradients, _ = jax.vmap(algorithm.grad, in_axes=(0, 0, None, None))(many, states, net.xs, net.targets)
+    for i in range(2):
+        one, _ = algorithm.grad(jax.tree.map(lambda leaf, i=i: leaf[i], many), state, net.xs, net.targets)
+        alone = flat(jax.tree.map(lambda leaf, i=i: leaf[i], gradients.grads))
+        assert relative_error(alone, flat(one.grads)) < TOLERANCE[np.float64]
+
+
+@pytest.mark.parametrize("batch_size", [2, 9])
+def test_bfloat16_storage_loses_little_and_agrees_with_the_reference(batch_size):
+    cell = sg.GRU(3, 24)
+    params = sg.Params(cell.init(jax.random.key(0), sparsity=0.8, dtype=np.float32), jnp.ones((2, 24), np.float32))
+    rng = np.random.default_rng(0)
+    xs, targets = (jnp.asarray(rng.normal(size=(20, batch_size, n)), np.float32) for n in (3, 2))
+    grads = {}
+    for backend, dtype in (("native", None), ("native", "bfloat16"), ("reference", jnp.bfloat16)):
+        algorithm = sg.snap(cell, readout_loss, order=2, influence_dtype=dtype, backend=backend)
+        gradient, state = algorithm.grad(params, algorithm.init(params, batch_size), xs, targets)
+        grads[backend, dtype is None] = flat(gradient.grads.cell)
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.memory)} == {jnp.dtype(jnp.bfloat16)}
+    error = relative_error(grads["native", False], grads["native", True])
+    assert 1e-5 < error < 1e-2
+    assert relative_error(grads["native", False], grads["reference", False]) < 2e-3
+
+
+def readout_loss(readout, h, target):
+    return jnp.sum((readout @ h - target) ** 2)
+
+
+def test_bfloat16_rounds_to_even_and_keeps_what_is_not_a_number():
+    blocks = large_network(units=8, sparsity=0.5, order=1)
+    D, I, delta = values_for(blocks, 8, np.float32)
+    special = np.array([np.nan, np.inf, -np.inf, 3.3895e38, 1 + 2**-8, 1 + 3 * 2**-8, -2.5, -0.0], np.float32)
+    I = jnp.asarray(np.resize(special, I.shape))
+    J, _ = step(blocks, NATIVE.zeros(blocks, 8, jnp.bfloat16), 0 * D, I, delta)
+    values = np.asarray(J.astype(np.float32)).ravel()
+    expected = np.asarray(I.astype(jnp.bfloat16).astype(np.float32)).ravel()
+    for name in ("isnan", "isposinf", "isneginf"):
+        assert getattr(np, name)(values).sum() == getattr(np, name)(expected).sum() > 0
+    assert set(values[np.isfinite(values)]) == set(expected[np.isfinite(expected)]) | {0.0}
+
+
+def test_a_block_with_very_many_columns():
+    """As a dense input layer of a large vocabulary has: more than 2^31 if its square were taken."""
+    cell = sg.Vanilla(120_000, 1)
+    params = cell.init(jax.random.key(0), dtype=np.float32)
+    jacobians = cell.jacobians(params)
+    blocks = influence_blocks(jacobians.groups, jacobians.dynamics, 1)
+    D, I, delta = values_for(blocks, 8, np.float32)
+    _, g = step(blocks, NATIVE.zeros(blocks, 8, np.float32), D, I, delta)
+    np.testing.assert_allclose(g, np.einsum("l,pl->p", delta[0, 0], I[0]), rtol=1e-4, atol=1e-4)
+
+
+def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
+    blocks = large_network(units=8, sparsity=0.5)
+    D, I, delta = values_for(blocks, 16, np.float32)
+    J = NATIVE.zeros(blocks, 16, np.float32)
+    for wrong, message in (
+        ((J, D[:, 1:], I, delta), "`dynamics` must be"),
+        ((J[:, 1:], D, I, delta), "`influence` must be"),
+        ((J, D, I[:1], delta), "`immediate` must be"),
+        ((J, D, I, delta.astype(np.float64)), "`delta` must be"),
+        ((J, D.astype(np.int32), I, delta), "must be float32 or float64"),
+        ((J, D[..., :3], I, delta), "tiles of 1 or 8 lanes"),
+        ((J, D[0, 0], I, delta), "must have more axes"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            step(blocks, *wrong)
+    Lambda = NATIVE.zero_credit(blocks, 16, np.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="`delta` must be"):
+        NATIVE.credit_step(blocks, Lambda, D, delta[:, 1:])
+    call = jax.ffi.ffi_call("snapgrad_forget", jax.ShapeDtypeStruct(J.shape, J.dtype), input_output_aliases={0: 0})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="`where` must be"):
+        call(J, jnp.zeros((3, 8), bool))
+    call = jax.ffi.ffi_call("snapgrad_sums", jax.ShapeDtypeStruct(D.shape, D.dtype))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="is not known in this process"):
+        call(D, D, plan="blocks of a network never seen")
+    matrix = random_pattern(jax.random.key(0), (4, 5), 0.5)
+    for target, operands in {
+        "product": ((10,), (4, 3)),
+        "sampled_product": ((4, 3), (4, 3)),
+    }.items():
+        given = {"transposed": False} if target == "product" else {}
+        call = jax.ffi.ffi_call(f"snapgrad_{target}", jax.ShapeDtypeStruct((4, 3), np.float32))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="`x` must be"):
+            call(*(jnp.zeros(shape, np.float32) for shape in operands), plan=binding.matrix_plan(matrix), **given)
+
+
+def test_every_index_is_checked_when_a_plan_is_made():
+    good = {
+        "states": 3,
+        "params": 2,
+        "dynamics_starts": [0, 1, 2, 3],
+        "dynamics": [0, 1, 2],
+        "reach_starts": [0, 2, 3],
+        "reach": [0, 1, 2],
+        "params_starts": [0, 1, 2],
+        "group_params": [0, 1],
+        "entries_starts": [0, 1, 2],
+        "group_entries": [0, 2],
+    }
+
+    def make(**changed):
+        given = good | changed
+        arrays = {name: np.asarray(v, np.int64) if isinstance(v, list) else v for name, v in given.items()}
+        return binding._native.blocks_plan("test", **arrays)
+
+    assert make() is not None
+    for changed, message in (
+        ({"dynamics": [0, 1, 3]}, r"`dynamics` must be in \[0, 3\), got 3 at 2"),
+        ({"reach": [0, -1, 2]}, "`reach` must be in"),
+        ({"reach": [1, 0, 2]}, "`reach` must ascend in a row"),
+        ({"reach_starts": [0, 2, 4]}, "`reach_starts` must ascend from 0 to 3"),
+        ({"reach_starts": [0, 4, 3]}, "`reach_starts` must ascend from 0 to 3"),
+        ({"dynamics_starts": [0, 3]}, "one row a state entry"),
+        ({"params_starts": [0, 2]}, "one row a group each"),
+        ({"group_params": [0, 0]}, "every parameter once"),
+        ({"params": 3}, "every parameter once"),
+        ({"group_entries": [2, 2]}, "`reach` must contain `group_entries`"),
+        ({"states": -1}, r"`states` must be in \[0, 2\^31\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**changed)
+    index = np.arange(3)
+    with pytest.raises(ValueError, match="`right_of` must be in"):
+        binding._native.sums_plan("test", left=3, right=2, starts=np.array([0, 3]), left_of=index, right_of=index)
+    with pytest.raises(ValueError, match="`columns` must be in"):
+        binding._native.matrix_plan("test", cols=2, starts=np.array([0, 3]), columns=index)
+
+
+def test_sums_of_products():
+    from snapgrad.kernels.base import Sums, in_tiles, out_of_tiles
+
+    rng = np.random.default_rng(0)
+    which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 5, 20)
+    sums = Sums.of((4, 5), 7, which, left_of, right_of)  # the last sum has no term
+    left, right, shared = rng.normal(size=(11, 4)), rng.normal(size=(11, 5)), rng.normal(size=5)
+    for others, operand in ((right, lambda tile: in_tiles(jnp.asarray(right), tile)),
+                            (shared[None].repeat(11, 0), lambda tile: jnp.asarray(shared)[None, :, None])):  # fmt: skip
+        expected = np.zeros((11, 7))
+        np.add.at(expected.T, which, (left[:, left_of] * others[:, right_of]).T)
+        for kernel, tile in ((NATIVE, 1), (NATIVE, 8), (REFERENCE, 1)):
+            total = kernel.sums(sums, in_tiles(jnp.asarray(left), tile), operand(tile))
+            np.testing.assert_allclose(out_of_tiles(total, 11), expected, rtol=1e-12, atol=1e-12)
