@@ -105,15 +105,25 @@ sys.path.insert(0, "tests")
 from test_native import large_network, step, values_for
 from snapgrad.kernels.select import NATIVE
 import snapgrad as sg
-digest = hashlib.sha256()
+from snapgrad.kernels.products import NativeMatrix
+digest, sizes = hashlib.sha256(), []
+def note(*arrays):
+    for array in map(np.asarray, arrays):
+        digest.update(array.tobytes())
+        sizes.append(float(np.linalg.norm(array)))
+blocks = large_network(units=192)
 for batch_size in (1, 16):
-    blocks = large_network(units=192)
     D, I, delta = values_for(blocks, batch_size, np.float32)
     J = NATIVE.zeros(blocks, batch_size, np.float32)
     for _ in range(3):
         J, g = step(blocks, J, D, I, delta)
-    digest.update(np.asarray(J).tobytes() + np.asarray(g).tobytes())
-print(sg.backend_info()["instructions"], digest.hexdigest())
+    note(J, g)
+note(*NATIVE.credit_step(blocks, NATIVE.zero_credit(blocks, 16, np.float32) + 1, D, delta))
+weights = sg.GRU(4, 500).init(jax.random.key(0), sparsity=0.9, dtype=np.float32).recurrent
+def objective(values, x):
+    return jax.numpy.sin(jax.vmap(lambda x: NativeMatrix(values, weights.pattern) @ x)(x)).sum()
+note(*jax.grad(objective, argnums=(0, 1))(weights.values, jax.random.normal(jax.random.key(1), (200, 500), np.float32)))
+print(sg.backend_info()["instructions"], digest.hexdigest(), *sizes)
 """
 
 
@@ -135,7 +145,9 @@ def test_results_are_the_same_bits_on_any_number_of_threads():
 
 
 def test_portable_code_runs_everywhere():
-    assert run_elsewhere(SNAPGRAD_INSTRUCTIONS="portable")[0] == "portable"
+    instructions, _, *portable = run_elsewhere(SNAPGRAD_INSTRUCTIONS="portable")
+    assert instructions == "portable"
+    np.testing.assert_allclose(np.float64(portable), np.float64(run_elsewhere()[2:]), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "cols", "batch_size"), [(1, 1, 1), (7, 12, 3), (12, 5, 8), (9, 8, 71)])
