@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def large_network(units=96, sparsity=0.9, order=2):
     return influence_blocks(jacobians.groups, jacobians.dynamics, order)
 
 
-@pytest.mark.parametrize("batch_size", [3, 16])
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 8, 17])  # about a tile of lanes
 def test_blocks_wide_and_tall_enough_for_several_strips(batch_size):
     """Against J = D J + I written out densely, one lane at a time."""
     blocks = large_network(units=60, sparsity=0.2, order=None)
@@ -174,17 +175,24 @@ def test_products_and_their_derivatives(rows, cols, batch_size):
         np.testing.assert_allclose(ravel_pytree(native)[0], ravel_pytree(reference)[0], rtol=1e-12, atol=1e-12)
 
 
-def test_networks_trained_side_by_side():
-    """vmap over everything, as for many seeds."""
-    net, algorithm = network("gru"), sg.snap(network("gru").cell, loss, order=2, backend="native")
+@pytest.mark.parametrize("episodic", [False, True])
+def test_networks_trained_side_by_side(episodic):
+    """vmap over everything, as for many seeds: two windows, and a reset of other lanes in each network between them."""
+    net = network("gru")
+    algorithm = sg.snap(net.cell, loss, order=2, episodic=episodic, backend="native")
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), net.params)
-    state = algorithm.init(net.params, batch_size=3)
-    states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    gradients, _ = jax.vmap(algorithm.grad, in_axes=(0, 0, None, None))(many, states, net.xs, net.targets)
+    start = algorithm.init(net.params, batch_size=3)
+
+    def train(params, where):
+        _, state = algorithm.grad(params, start, net.xs, net.targets)
+        return algorithm.grad(params, algorithm.reset(state, where), net.xs, net.targets)[0].grads
+
+    where = jnp.asarray([[True, False, False], [False, True, True]])
+    together = jax.vmap(train)(many, where)
     for i in range(2):
-        one, _ = algorithm.grad(jax.tree.map(lambda leaf, i=i: leaf[i], many), state, net.xs, net.targets)
-        alone = flat(jax.tree.map(lambda leaf, i=i: leaf[i], gradients.grads))
-        assert relative_error(alone, flat(one.grads)) < TOLERANCE[np.float64]
+        alone = train(jax.tree.map(lambda leaf, i=i: leaf[i], many), where[i])
+        nth = flat(jax.tree.map(lambda leaf, i=i: leaf[i], together))
+        assert relative_error(nth, flat(alone)) < TOLERANCE[np.float64]
 
 
 @pytest.mark.parametrize("batch_size", [2, 9])
@@ -208,12 +216,13 @@ def readout_loss(readout, h, target):
     return jnp.sum((readout @ h - target) ** 2)
 
 
-def test_bfloat16_rounds_to_even_and_keeps_what_is_not_a_number():
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_bfloat16_rounds_to_even_and_keeps_what_is_not_a_number(batch_size):
     blocks = large_network(units=8, sparsity=0.5, order=1)
-    D, I, delta = values_for(blocks, 8, np.float32)
+    D, I, delta = values_for(blocks, batch_size, np.float32)
     special = np.array([np.nan, np.inf, -np.inf, 3.3895e38, 1 + 2**-8, 1 + 3 * 2**-8, -2.5, -0.0], np.float32)
     I = jnp.asarray(np.resize(special, I.shape))
-    J, _ = step(blocks, NATIVE.zeros(blocks, 8, jnp.bfloat16), 0 * D, I, delta)
+    J, _ = step(blocks, NATIVE.zeros(blocks, batch_size, jnp.bfloat16), 0 * D, I, delta)
     values = np.asarray(J.astype(np.float32)).ravel()
     expected = np.asarray(I.astype(jnp.bfloat16).astype(np.float32)).ravel()
     for name in ("isnan", "isposinf", "isneginf"):
@@ -323,3 +332,16 @@ def test_sums_of_products():
         for kernel, tile in ((NATIVE, 1), (NATIVE, 8), (REFERENCE, 1)):
             total = kernel.sums(sums, in_tiles(jnp.asarray(left), tile), operand(tile))
             np.testing.assert_allclose(out_of_tiles(total, 11), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_compiled_program_keeps_its_plan_when_others_have_let_go():
+    blocks = large_network(units=9, sparsity=0.5)
+    D, I, delta = values_for(blocks, 8, np.float32)
+    J = NATIVE.zeros(blocks, 8, np.float32)
+    compiled = jax.jit(lambda *args: NATIVE.influence_step(blocks, *args)).lower(J, D, I, delta).compile()
+    before = compiled(J, D, I, delta)
+    binding.blocks_plan.cache_clear()
+    jax.clear_caches()
+    gc.collect()
+    after = compiled(J, D, I, delta)
+    np.testing.assert_array_equal(before[1], after[1])

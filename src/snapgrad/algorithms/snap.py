@@ -58,6 +58,7 @@ def snap(
         influence_dtype: what J is stored in: the parameters' dtype for None, or "bfloat16" for half the memory, with
             arithmetic still in float32.
         backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
+            Only the reference's gradients can be differentiated once more (meta-learning).
     """
     arguments.order(order)
     name = f"snap(order={order}{', episodic' if episodic else ''})"
