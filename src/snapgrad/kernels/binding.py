@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -25,7 +26,10 @@ try:
 except ImportError as error:
     if "SNAPGRAD_INSTRUCTIONS" in os.environ:
         raise  # it was built, and asked for instructions that are not here
-    available, reason, instructions = False, str(error), ""
+    available, instructions = False, ""
+    reason = "it was not built; install a C++ compiler (GCC or Clang) and reinstall snapgrad from source"
+    if find_spec("snapgrad.kernels._native") is not None:
+        reason = f"it was built but cannot be loaded: {error}"
 else:
     available, reason, instructions = True, "", str(_native.instructions)
     assert _native.tile == TILE

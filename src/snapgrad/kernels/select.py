@@ -24,7 +24,9 @@ def check(backend: Any) -> None:
     if backend not in get_args(Backend):
         raise ValueError(f'`backend` must be "auto", "native" or "reference", got {backend!r}')
     if backend == "native" and not binding.available:
-        raise ValueError(f'`backend` must be "auto" or "reference" where the native part was not built, {_why()}')
+        raise ValueError(
+            f'`backend` must be "auto" or "reference" without the native part ({binding.reason}), got "native"'
+        )
     if backend == "native" and jax.default_backend() != "cpu":
         raise ValueError(f'`backend` must be "auto" or "reference" on {jax.default_backend()}, got "native" (CPU only)')
 
@@ -65,12 +67,8 @@ def backend_info() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _say_that_native_is_missing() -> None:
     warnings.warn(
-        "snapgrad runs without its native part, in plain JAX: correct, but many times slower on CPU. Install a C++ "
-        f"compiler (GCC or Clang) and reinstall snapgrad from source. {_why()}",
+        "snapgrad runs without its native part, in plain JAX: correct, but many times slower on CPU "
+        f"({binding.reason})",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,  # the caller of `init`
     )
-
-
-def _why() -> str:
-    return f"({binding.reason})"
