@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from snapgrad import tasks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
@@ -17,8 +18,10 @@ from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
 from snapgrad.kernels.select import backend_info
+from snapgrad.readouts import Readout
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
+from snapgrad.train import Carry, Progress, Trainer
 
 __version__ = version("snapgrad")
 
@@ -26,6 +29,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "Algorithm",
+    "Carry",
     "Cell",
     "Cost",
     "Costs",
@@ -34,8 +38,11 @@ __all__ = [
     "Info",
     "Params",
     "Pattern",
+    "Progress",
+    "Readout",
     "SparseMatrix",
     "State",
+    "Trainer",
     "UnitCell",
     "UnitParams",
     "Vanilla",
@@ -47,5 +54,6 @@ __all__ = [
     "rflo",
     "rtrl",
     "snap",
+    "tasks",
     "uoro",
 ]

@@ -1,0 +1,195 @@
+"""The trainer: equal to a loop written out by hand, however it is cut; and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from oracles import flat
+from variants import relative_error
+
+import snapgrad as sg
+from snapgrad.algorithms.registry import ALGORITHMS, takes
+from snapgrad.evaluate import evaluator
+from snapgrad.readouts import Readout
+from snapgrad.tasks.characters import Crops
+from snapgrad.tasks.copy import Copy
+from snapgrad.tasks.streams import Streams
+from snapgrad.train import Trainer
+
+TEXT = np.random.default_rng(0).integers(97, 101, 300, np.uint8)
+BATCH = 3
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    """Optax's Adam mixes integers and floats."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def network(task, cell=sg.GRU, hidden=()):
+    cell, readout = cell(task.inputs, 6), Readout(task.classes, hidden)
+    params = sg.Params(cell.init(jax.random.key(0), sparsity=0.5), readout.init(jax.random.key(1), 6))
+    return cell, readout, params
+
+
+def trainer(task, make=lambda cell, loss: sg.snap(cell, loss, order=2), *, update_every=1, optimiser=None, **options):
+    cell, readout, params = network(task, **options)
+    made = Trainer(make(cell, readout.loss), task, optimiser or optax.adam(1e-2), BATCH, update_every)
+    return made, made.start(params, jax.random.key(2))
+
+
+def by_hand(made, params, tokens, steps_of):
+    """The same training as a Python loop; `steps_of` a task's state is the length of the next window."""
+    for_algorithm, for_task = jax.random.split(jax.random.key(2))
+    task, algorithm, optimiser = made.task, made.algorithm, made.optimiser
+    state, opt_state = algorithm.init(params, BATCH, key=for_algorithm), optimiser.init(params)
+    task_state, seen, cost = task.start(for_task, BATCH), 0, 0.0
+    while seen < tokens:
+        task_state, (xs, targets, begins, tokens_now) = task.window(task.data, task_state, steps_of(task_state))
+        state = algorithm.reset(state, begins)
+        gradient, state = algorithm.grad(params, state, xs, targets)
+        updates, opt_state = optimiser.update(gradient.grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        bits = np.asarray(gradient.info.losses, np.float32) / np.log(2)
+        task_state = task.learn(task_state, jnp.asarray(bits, jnp.float32))
+        cost += bits.sum()
+        seen += int(tokens_now)
+    return params, cost
+
+
+@pytest.mark.parametrize(
+    ("task", "update_every", "steps"),
+    [(Crops(TEXT, 12), 1, 1), (Crops(TEXT, 12), 5, 5), (Crops(TEXT, 12), None, 16), (Streams(TEXT), 3, 3)],
+)
+def test_training_equals_a_loop_written_by_hand(task, update_every, steps):
+    made, carry = trainer(task, update_every=update_every, hidden=(5,))
+    params = jax.tree.map(jnp.copy, carry.params)
+    carry, progress = made.run(carry, 100)
+    expected, bits = by_hand(made, params, 100, lambda state: steps)
+    assert relative_error(flat(carry.params), flat(expected)) < 1e-10
+    assert progress.bits == pytest.approx(bits, rel=1e-5)
+    assert progress.tokens >= 100
+    assert progress.asked == progress.tokens
+
+
+def test_a_curriculum_outgrows_its_window_and_goes_on(monkeypatch):
+    monkeypatch.setattr("snapgrad.tasks.copy.THRESHOLD", 10.0)  # every minibatch is good enough
+    made, carry = trainer(Copy(), sg.bptt, update_every=None)
+    params = jax.tree.map(jnp.copy, carry.params)
+    carry, progress = made.run(carry, 400)
+    assert int(made.task.level(carry.task)) > 8  # 20 steps: windows of 8, 16 and 24 were needed
+    assert {8, 16, 24} <= made._programs.keys()
+    in_eights = lambda state: -(-int(2 * state.level + 2) // 8) * 8  # noqa: E731
+    expected, bits = by_hand(made, params, 400, in_eights)
+    assert relative_error(flat(carry.params), flat(expected)) < 1e-10
+    assert progress.bits == pytest.approx(bits, rel=1e-5)
+
+
+@pytest.mark.parametrize("update_every", [1, None])
+def test_a_run_that_is_cut_has_the_same_bits(update_every):
+    made, start = trainer(Copy(), update_every=update_every)
+    copies = [jax.tree.map(jnp.copy, start) for _ in range(2)]
+    whole, progress = made.run(copies[0], 400)
+    cut, seen = copies[1], 0
+    while seen < 400:
+        cut, part = made.run(cut, min(70, 400 - seen))
+        seen += part.tokens
+    assert seen == progress.tokens
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(cut), strict=True):
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("cell", [sg.Vanilla, sg.LSTM])
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("update_every", [1, None])
+def test_every_algorithm_trains_every_cell(name, cell, update_every):
+    def make(cell, loss):
+        return ALGORITHMS[name](cell, loss, **({"order": 2} if takes(name, "order") else {}))
+
+    made, carry = trainer(Copy(), make, update_every=update_every, cell=cell, optimiser=optax.sgd(0.1))
+    before = flat(carry.params)
+    carry, progress = made.run(carry, 60)
+    assert progress.finite
+    assert np.isfinite(flat(carry.params)).all()
+    assert (flat(carry.params) != before).any()
+
+
+def test_a_loss_that_is_not_finite_stops_training_at_once():
+    explode = optax.GradientTransformation(
+        lambda params: jnp.int32(0),
+        lambda grads, n, params=None: (jax.tree.map(lambda g: jnp.where(n == 4, jnp.inf, 0 * g), grads), n + 1),
+    )
+    made, carry = trainer(Streams(TEXT), optimiser=explode)
+    _, progress = made.run(carry, 1000)
+    assert not progress.finite
+    assert progress.updates == 6  # the fifth update breaks the weights, the sixth finds out
+
+
+def test_it_compiles_once():
+    traced = []
+
+    def counted(cell, loss):
+        return sg.snap(cell, lambda *args: (traced.append(1), loss(*args))[1], order=2)
+
+    made, carry = trainer(Copy(), counted)
+    carry, _ = made.run(carry, 40)
+    once = len(traced)
+    for _ in range(3):
+        carry, _ = made.run(carry, 40)
+    assert len(traced) == once
+
+
+def test_long_runs_are_cut_without_a_trace(monkeypatch):
+    made, start = trainer(Copy())
+    other = jax.tree.map(jnp.copy, start)
+    whole, progress = made.run(start, 300)
+    monkeypatch.setattr("snapgrad.train.MOST_TOKENS", 50)
+    cut, in_parts = made.run(other, 300)
+    assert progress[:2] == in_parts[:2]
+    np.testing.assert_array_equal(flat(whole.params), flat(cut.params))
+
+
+def test_weights_broken_by_the_last_update_are_noticed():
+    explode = optax.GradientTransformation(
+        lambda params: jnp.int32(0), lambda grads, n, params=None: (jax.tree.map(lambda g: g / 0, grads), n + 1)
+    )
+    made, carry = trainer(Streams(TEXT), optimiser=explode)
+    _, progress = made.run(carry, 1)
+    assert progress.updates == 1
+    assert not progress.finite
+
+
+@pytest.mark.parametrize("length", [7, None])
+@pytest.mark.parametrize("size", [64 * 7 + 1, 64 * 150])  # in parts, without a length
+def test_validation_predicts_every_byte_once(length, size):
+    text = np.random.default_rng(1).integers(0, 256, size, np.uint8)
+    cell, readout, params = network(Streams(text))
+    found = evaluator(cell, readout.loss, text, length, "auto")(params)
+    steps = length or -(-(size - 1) // 64)
+
+    def read(s, pair):
+        s = cell.step(params.cell, s, pair[0])
+        return s, readout.loss(params.readout, cell.output(s), pair[1])
+
+    nats, whole = 0.0, jax.jit(lambda xs, ys: jax.lax.scan(read, cell.initial_state(), (xs, ys))[1].sum())
+    symbols = jnp.asarray(text, jnp.int32)
+    for begin in range(0, size - 1, steps):
+        end = min(begin + steps, size - 1)
+        nats += float(whole(symbols[begin:end], symbols[begin + 1 : end + 1]))
+    assert found == pytest.approx(nats / np.log(2) / (size - 1), rel=1e-9)
+
+
+def test_what_a_trainer_refuses():
+    with pytest.raises(ValueError, match="`update_every` must be an integer for a task whose sequences never end"):
+        trainer(Streams(TEXT), update_every=None)
+    with pytest.raises(ValueError, match="`update_every` must be an integer >= 1, got 0"):
+        trainer(Streams(TEXT), update_every=0)
+    made, carry = trainer(Streams(TEXT))
+    with pytest.raises(ValueError, match="`tokens` must be an integer >= 1, got 0"):
+        made.run(carry, 0)
