@@ -1,7 +1,7 @@
 # make test   sets up .venv and runs the test suite
 # make lint   sets up .venv and runs ruff and mypy
 # make sanitize   runs the tests of the native part under AddressSanitizer and UndefinedBehaviorSanitizer
-# make demo   sets up .venv and trains a small sparse GRU online
+# make demo   sets up .venv and shows a sparse GRU learn online, beside backpropagation
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -27,12 +27,12 @@ sanitize: .venv/ready
 	  $(BIN)/python -S -m pytest -n auto tests/test_native.py
 
 demo: .venv/ready
-	$(BIN)/python examples/online_copy.py
+	$(BIN)/snapgrad demo
 
 .venv/ready: pyproject.toml CMakeLists.txt $(wildcard native/*)
 	$(PYTHON) -c 'import sys; sys.exit("snapgrad needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,plots]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train,tensorboard,test,lint]'
 	touch $@
 
 clean:

@@ -84,7 +84,9 @@ def test_without_the_native_part_it_works_and_says_so_once():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     backend, warned, refusal = done.stdout.strip().splitlines()
     assert (backend, warned) == ("reference", "1")
-    assert refusal.startswith('`backend` must be "auto" or "reference" where the native part was not built')
+    assert refusal.startswith(
+        '`backend` must be "auto" or "reference" without the native part (it was not built; install a C++'
+    )
 
 
 def test_a_large_sparse_product_does_no_dense_one():
@@ -115,8 +117,8 @@ def test_the_command_line_tells_about_itself():
 def test_the_programs_of_the_benchmark_compute_what_they_say(monkeypatch):
     """On a small network: the records are whole, and the work that is counted is that of `sg.costs`."""
     monkeypatch.setattr(timing, "SECONDS", 1e-6)
-    monkeypatch.setattr("snapgrad.bench.machine.GEMM_SIZE", 8)
-    monkeypatch.setattr("snapgrad.bench.machine.STREAM_FLOATS", 64)
+    monkeypatch.setattr("snapgrad.bench.rates.GEMM_SIZE", 8)
+    monkeypatch.setattr("snapgrad.bench.rates.STREAM_FLOATS", 64)
     monkeypatch.setattr(suite, "WINDOW", 2)
     # As it runs: in float32, and Optax's Adam mixes integers and floats.
     relaxed = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_code_blocks_run_and_the_network_learns():
@@ -20,3 +21,14 @@ def test_the_code_blocks_run_and_the_network_learns():
     first, last = (float(number) for number in re.findall(r"\d+\.\d+", done.stdout))
     assert first > 0.5
     assert last < 0.1
+
+
+def test_the_examples_of_the_trainer_run_and_learn():
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", blocks], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    levels = [int(level) for level in re.findall(r"L = (\d+), \d\.\d\d bits", done.stdout)]
+    assert levels[0] >= 3
+    assert levels == sorted(levels)
+    assert float(re.findall(r"(\d\.\d\d) bits", done.stdout)[-1]) < 0.1

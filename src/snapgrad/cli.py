@@ -1,105 +1,83 @@
-"""The command line: `snapgrad bench` and `snapgrad info`."""
+"""The command line: finds the command, reads its options, and turns refusals into one line and an exit code.
+
+Exit codes: 0 done; 1 training diverged; 2 wrong options or files; 130 interrupted (143 by SIGTERM), resumable.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-from dataclasses import dataclass
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from snapgrad.bench import machine, report, suite
-from snapgrad.kernels.select import backend_info
+from snapgrad.commands.bench import Bench
+from snapgrad.commands.costs import Costs
+from snapgrad.commands.demo import Demo
+from snapgrad.commands.info import Info
+from snapgrad.commands.report import Report
+from snapgrad.commands.train import Resume, Train
+from snapgrad.runs import toml
+from snapgrad.runs.options import TASKS
+from snapgrad.runs.training import Diverged, Interrupted
 
-
-@dataclass(frozen=True)
-class Bench:
-    """Measure how fast SnAp runs on this machine, against its limits, a dense product and BPTT.
-
-    Takes about ten minutes; let nothing else run beside it. Times are medians of rounds in which everything that is
-    compared takes turns.
-    """
-
-    json: bool = False
-    """Print the records as JSON in place of tables."""
-
-    quick: bool = False
-    """GRU only and fewer rounds: a few minutes, for a first look."""
-
-    out: Path | None = None
-    """A folder to write the records (bench.json), the tables (bench.md) and, with matplotlib, the figures to."""
-
-
-@dataclass(frozen=True)
-class Info:
-    """Tell which backend runs here, on what."""
-
-    json: bool = False
-    """Print JSON."""
-
-
-Command = Annotated[Bench, tyro.conf.subcommand("bench")] | Annotated[Info, tyro.conf.subcommand("info")]
-
-
-def bench(options: Bench) -> None:
-    """Runs the benchmark and shows it."""
-    if backend_info()["backend"] != "native":
-        raise SystemExit(
-            f"snapgrad bench measures the native part, which does not run here ({backend_info()['reason']})"
-        )
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-    messages = Console(stderr=True)
-    records: report.Records = []
-    about = machine.describe()
-
-    def save() -> None:
-        if options.out is not None:
-            text = json.dumps({"machine": about, "records": records}, indent=1)
-            (options.out / "bench.json").write_text(text + "\n")
-            (options.out / "bench.md").write_text(report.markdown(about, records))
-
-    all_steps = list(suite.steps(options.quick))
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=messages, disable=not messages.is_terminal) as progress:
-        task = progress.add_task("", total=len(all_steps))
-        for label, measure in all_steps:
-            progress.update(task, description=label)
-            records += measure()
-            save()  # what is measured is kept if a later measurement is interrupted
-            progress.advance(task)
-    if options.json:
-        print(json.dumps({"machine": about, "records": records}))
-    else:
-        report.print_tables(Console(width=None if Console().is_terminal else 140), about, records)
-    if options.out is not None:
-        if importlib.util.find_spec("matplotlib") is None:
-            messages.print("no figures: matplotlib is not installed (pip install 'snapgrad[plots]')")
-        else:
-            messages.print("figures:", *map(str, report.draw(records, options.out)))
-
-
-def info(options: Info) -> None:
-    """Prints what `sg.backend_info` and the machine say."""
-    about = machine.describe()
-    if options.json:
-        print(json.dumps(about))
-    else:
-        for name, value in about.items():
-            print(f"{name:13} {value}")
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Costs, tyro.conf.subcommand("costs")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+)
 
 
 def main() -> None:
     """Entry point of the `snapgrad` command."""
-    command = tyro.cli(Command, prog="snapgrad", description="Train recurrent networks online.")
+    messages = Console(stderr=True, soft_wrap=True, highlight=False)
+    if sys.argv[1:] == ["--version"]:
+        print(version("snapgrad"))
+        return
     try:
-        bench(command) if isinstance(command, Bench) else info(command)
+        command = tyro.cli(
+            Command,
+            args=with_config(sys.argv[1:]),
+            prog="snapgrad",
+            description="Train recurrent networks online.",
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        command.run()
+    except (ValueError, OSError) as error:
+        messages.print(f"error: {error}", markup=False)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        messages.print(f"error: this command needs the extra `train` of snapgrad ({error})", markup=False)
+        sys.exit(2)
+    except Diverged as error:
+        messages.print(f"error: {error}", markup=False)
+        sys.exit(1)
+    except Interrupted as stop:
+        messages.print(str(stop), markup=False)
+        sys.exit(128 + stop.number)
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        sys.exit(130)
+
+
+def with_config(args: list[str]) -> list[str]:
+    """The arguments of `train TASK` with those of its TOML file before them: of two alike, the later counts."""
+    if len(args) < 2 or args[0] != "train" or args[1] not in TASKS:
+        return args
+    places = [number for number, arg in enumerate(args) if arg.partition("=")[0] == "--config"]
+    if len(places) > 1:
+        raise ValueError("`config` must be given once, got it more often")
+    for number in places:
+        _, _, value = args[number].partition("=")
+        if value or number + 1 < len(args):
+            source = Path(value or args[number + 1])
+            return [*args[:2], *toml.arguments(toml.read(source), args[1], source), *args[2:]]
+    return args
 
 
 if __name__ == "__main__":

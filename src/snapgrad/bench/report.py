@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import rich.table
-from rich.console import Console
+from snapgrad.terminal import print_table
 
 Records = list[dict[str, Any]]
 COLOURS = {"Vanilla": "#4477aa", "GRU": "#228833", "LSTM": "#cc6677"}
@@ -27,16 +26,11 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def print_tables(console: Console, machine: dict[str, Any], records: Records) -> None:
+def print_tables(machine: dict[str, Any], records: Records) -> None:
     """Everything that was measured, for a person."""
-    console.print(f"\n{machine['processor']}, {machine['cores']} cores, {machine['instructions'] or 'no native part'}")
-    for title, columns, rows in tables(records):
-        table = rich.table.Table(title=title, title_justify="left")
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    print(f"\n{machine['processor']}, {machine['cores']} cores, {machine['instructions'] or 'no native part'}")
+    for table in tables(records):
+        print_table(*table)
 
 
 def markdown(machine: dict[str, Any], records: Records) -> str:
@@ -95,6 +89,32 @@ def tables(records: Records) -> list[Table]:
                 ],
             )
         )  # fmt: skip
+    if trained := of_kind(records, "trainer"):
+        made.append(
+            Table(
+                "The trainer: BPTT on the dense language model, one update (128 steps, batch 32)",
+                ("", "trainer, ms", "by hand, ms", "trainer / by hand", "tokens / s"),
+                [
+                    ("GRU 128", f"{r['trainer_ms']:.4g}", f"{r['by_hand_ms']:.4g}", f"{r['over_by_hand']:.2f}",
+                     f"{r['tokens_per_second']:,.0f}")
+                    for r in trained
+                ],
+            )
+        )  # fmt: skip
+    if long := of_kind(records, "memory"):
+        made.append(
+            Table(
+                "The trainer: resident memory of an online run (SnAp-2, GRU 16), MB",
+                ("steps", "after a hundredth", "in the end", "most"),
+                [
+                    (
+                        f"{r['steps']:,}",
+                        *(f"{r[name]:.1f}" for name in ("begin_megabytes", "end_megabytes", "most_megabytes")),
+                    )
+                    for r in long
+                ],
+            )
+        )
     if half := of_kind(records, "bfloat16"):
         made.append(
             Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 import snapgrad as sg
-from snapgrad.bench import machine
+from snapgrad.bench import rates, trainer
 from snapgrad.bench.programs import (
     INPUTS,
     Network,
@@ -26,6 +27,7 @@ from snapgrad.bench.programs import (
 )
 from snapgrad.bench.timing import ROUNDS, medians
 from snapgrad.kernels.select import NATIVE
+from snapgrad.machine import memory_bytes
 
 CELLS = ("Vanilla", "GRU", "LSTM")
 SIZES = ((128, 0.75), (256, 0.9375), (512, 0.984375))  # those of the paper's Table 3: as many weights in each
@@ -41,6 +43,8 @@ Step = tuple[str, Callable[[], list[Record]]]  # what a person reads while it ru
 def steps(quick: bool) -> Iterator[Step]:
     """All measurements, in order."""
     rounds = 3 if quick else ROUNDS
+    if importlib.util.find_spec("orbax") is not None:  # the extra `train`. First, before others leave memory behind
+        yield "trainer: memory of a long online run", lambda: trainer.memory(trainer.STEPS // (10 if quick else 1))
     for name in ("GRU",) if quick else CELLS:
         for units, sparsity in SIZES:
             for batch in BATCHES:
@@ -51,6 +55,7 @@ def steps(quick: bool) -> Iterator[Step]:
     for units, sparsity in SIZES:
         yield f"episodic: GRU {units}", lambda u=units, s=sparsity: episodic(u, s, rounds)  # type: ignore[misc]
     yield "episodic SnAp-1: dense GRU 128, language model", lambda: language_model(rounds)
+    yield "trainer: dense GRU 128, language model", lambda: trainer.throughput(rounds)
     for units, sparsity in SIZES:
         yield f"bfloat16 storage: GRU {units}", lambda u=units, s=sparsity: bfloat16(u, s, rounds)  # type: ignore[misc]
 
@@ -59,7 +64,7 @@ def cells(name: str, units: int, sparsity: float, batch: int, rounds: int) -> li
     """SnAp of every order on one cell: the fused step, the whole training step, and what they are compared with."""
     net = network(name, units, sparsity)
     fitting = [order for order in ORDERS if _fits(net, order, batch)]
-    programs = machine.programs()
+    programs = rates.programs()
     for order in fitting:
         programs[f"fused {order}"] = fused_step(NATIVE, net.blocks(order), batch)
         programs[f"online {order}"] = online(net, sg.snap(net.cell, loss, order=order), batch)
@@ -67,7 +72,7 @@ def cells(name: str, units: int, sparsity: float, batch: int, rounds: int) -> li
     seconds = medians(programs, rounds)
     del programs
     seconds |= medians({"dense": dense_product(net.blocks(2), batch)}, rounds=min(rounds, 3))
-    rates, records = machine.rates(seconds), []
+    limits, records = rates.rates(seconds), []
     for order in fitting:
         flops, bytes = work(net.blocks(order), batch)
         fused, whole = seconds[f"fused {order}"], seconds[f"online {order}"]
@@ -84,9 +89,9 @@ def cells(name: str, units: int, sparsity: float, batch: int, rounds: int) -> li
                 "gflops": flops / fused / 1e9,
                 "gbytes": bytes / fused / 1e9,
                 "intensity": flops / bytes,
-                "gemm_gflops": rates.flops / 1e9,
-                "stream_gbytes": rates.bytes / 1e9,
-                "roofline": rates.seconds(flops, bytes) / fused,
+                "gemm_gflops": limits.flops / 1e9,
+                "stream_gbytes": limits.bytes / 1e9,
+                "roofline": limits.seconds(flops, bytes) / fused,
                 "dense_over_fused": seconds["dense"] / fused,
                 "whole_over_bptt": whole / (seconds["bptt"] / WINDOW),
                 "megabytes": bytes / 2e6,
@@ -186,4 +191,4 @@ def _bptt(net: Network, batch: int) -> Program:
 
 
 def _fits(net: Network, order: int, batch: int) -> bool:
-    return 4 * batch * net.blocks(order).kept <= MOST_OF_MEMORY * machine.memory_bytes()
+    return 4 * batch * net.blocks(order).kept <= MOST_OF_MEMORY * memory_bytes()

@@ -1,0 +1,131 @@
+"""`snapgrad train` and `snapgrad resume`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from snapgrad.algorithms import registry
+from snapgrad.runs.build import CROP, Experiment, build
+from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.label import directory_name, label, network
+from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.runs.progress import bar, brief
+from snapgrad.runs.training import Diverged, Interrupted, conduct
+from snapgrad.tasks.corpora import NAMED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What `train` takes beside the options of the run itself."""
+
+    config: Path | None = None
+    """A TOML file with some of these options; what the command line says goes before it."""
+
+    out: Path | None = None
+    """The run's directory, new or empty; by default a new one under runs/."""
+
+    json: bool = False
+    """Print the outcome as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCopy(Given):
+    """Learn to copy binary strings that get longer as they are mastered (the paper, section 5.2)."""
+
+    run: CopyOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainChars(Given):
+    """Learn to predict the next byte of a text. The defaults are the paper's dense language model (section 5.1)."""
+
+    run: CharsOptions
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network on a task, in a directory of its own that can be resumed and reported on."""
+
+    task: (
+        Annotated[TrainCopy, tyro.conf.subcommand("copy", prefix_name=False)]
+        | Annotated[TrainChars, tyro.conf.subcommand("chars", prefix_name=False)]
+    )
+
+    def run(self) -> None:
+        """Makes the directory and trains."""
+        options = resolved(self.task.run)
+        experiment = build(options)  # before anything is written
+        run = RunDirectory.create(self.task.out or new_directory(options), options, experiment.data)
+        train(run, self.task.json, experiment)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was interrupted or killed; it ends with the same bits as one that was not."""
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
+    """The run's directory."""
+
+    json: bool = False
+    """Print the outcome as JSON."""
+
+    def run(self) -> None:
+        """Trains on from the last checkpoint."""
+        train(RunDirectory.open(self.run_directory), self.json)
+
+
+def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None) -> None:
+    """Conducts a run with a progress bar, and says how it ended."""
+    options = run.options()
+    if run.outcome() is not None:
+        print("this run has ended before; nothing is trained again", file=sys.stderr)
+    try:
+        with bar(label(options), options.tokens) as show:
+            outcome = conduct(run, show, experiment)
+    except (Diverged, Interrupted):
+        if as_json:
+            records = run.metrics()
+            so_far = {"status": "interrupted", **(records[-1] if records else {})}
+            print(json.dumps({"run": str(run.path), **(run.outcome() or so_far)}))
+        raise
+    if as_json:
+        print(json.dumps({"run": str(run.path), **outcome}))
+    else:
+        print(f"{label(options)} on {options.task}, {network(options)}: {brief(outcome)}")
+        print(f"{outcome['tokens']:,} tokens in {outcome['seconds']:.1f} s of training; {run.path}")
+        print(f"see it with: snapgrad report {run.path}")
+
+
+def resolved(options: Options) -> Options:
+    """With the algorithm's own defaults written out, and paths that mean the same wherever the run is resumed."""
+    own = {
+        name: registry.default(options.algorithm, name)
+        for name in ("decay", "rank")
+        if registry.takes(options.algorithm, name) and getattr(options, name) is None
+    }
+    if registry.takes(options.algorithm, "order"):
+        own["order"] = options.snap_order
+    options = replace(options, **own)
+    if not isinstance(options, CharsOptions):
+        return options
+    corpus, data_dir = Path(options.corpus).expanduser(), options.data_dir
+    return replace(
+        options,
+        corpus=str(corpus.resolve()) if corpus.exists() and options.corpus not in NAMED else options.corpus,
+        data_dir=None if data_dir is None else data_dir.expanduser().resolve(),
+        length=CROP if options.length is None and not options.continuous else options.length,
+    )
+
+
+def new_directory(options: Options) -> Path:
+    """The first name under runs/ that is not taken."""
+    name, number = Path("runs") / directory_name(options), 1
+    while (path := name if number == 1 else name.with_name(f"{name.name}-{number}")).exists():
+        number += 1
+    return path

@@ -1,0 +1,1 @@
+"""Reports: records of runs in, tables, figures and one page out."""

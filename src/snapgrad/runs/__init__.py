@@ -1,0 +1,1 @@
+"""Runs: options in, a directory with everything that was seen out."""

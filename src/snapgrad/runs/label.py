@@ -1,0 +1,34 @@
+"""What a run is called: in file names, progress bars, legends and tables."""
+
+from __future__ import annotations
+
+from snapgrad.algorithms import registry
+from snapgrad.runs.options import Options
+
+
+def algorithm(options: Options) -> str:
+    """The algorithm, such as SnAp-2."""
+    return registry.title(options.algorithm, options.snap_order, options.update_steps)
+
+
+def label(options: Options) -> str:
+    """The algorithm and when it updates, such as "SnAp-2, every step"."""
+    steps, title = options.update_steps, algorithm(options)
+    if steps is None:
+        return f"{title}, whole sequences"
+    if title.endswith(f"T = {steps}"):
+        return title
+    return f"{title}, every step" if steps == 1 else f"{title}, every {steps} steps"
+
+
+def network(options: Options) -> str:
+    """The network, such as "GRU 64, 75 % sparse"."""
+    cell = {"vanilla": "Vanilla"}.get(options.cell, options.cell.upper())
+    return f"{cell} {options.units}, " + (f"{100 * options.sparsity:.4g} % sparse" if options.sparsity else "dense")
+
+
+def directory_name(options: Options) -> str:
+    """A name for the run's directory, such as "copy-gru64-snap-2-1-seed0"."""
+    order = f"-{options.snap_order}" if registry.takes(options.algorithm, "order") else ""
+    network = f"{options.task}-{options.cell}{options.units}"
+    return f"{network}-{options.algorithm}{order}-{options.update_every}-seed{options.seed}"

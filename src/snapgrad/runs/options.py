@@ -1,0 +1,146 @@
+"""The options of a training run: one dataclass a task, a line of help a field. They are command line and TOML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every run has."""
+
+    task: ClassVar[str]
+
+    cell: Literal["vanilla", "gru", "lstm"] = "gru"
+    """The recurrent cell."""
+
+    units: int = 64
+    """Its units."""
+
+    sparsity: float = 0.75
+    """Share of its weights that do not exist, chosen at random; 0 is dense."""
+
+    sparse_inputs: bool = True
+    """Whether that goes for the input weights too, or for the recurrent ones only."""
+
+    readout: Literal["linear", "mlp"] = "linear"
+    """From the units to the classes: linear, or through 1024 hidden units as in the paper's language models."""
+
+    algorithm: Literal["bptt", "rtrl", "snap", "rflo", "uoro", "frozen"] = "snap"
+    """How gradients are computed."""
+
+    order: int | None = None
+    """Order n of SnAp-n; 2 unless given. For snap only."""
+
+    decay: float | None = None
+    """How much of the influence is left after a step; 1 unless given. For rflo only."""
+
+    rank: int | None = None
+    """Number of independent estimates that are averaged; 1 unless given. For uoro only."""
+
+    influence_dtype: Literal["bfloat16"] | None = None
+    """Store the influence in half the memory. For snap, rtrl and rflo."""
+
+    update_every: int | Literal["sequence"] = 1
+    """Steps between weight updates, or "sequence" for one at the end of each sequence."""
+
+    optimiser: str = "adam"
+    """Any optimiser of Optax that takes a learning rate, by its name there."""
+
+    learning_rate: float = 1e-3
+    """Its learning rate."""
+
+    batch: int = 16
+    """Sequences side by side."""
+
+    tokens: int = 1_000_000
+    """How much data to train on: steps times batch, without filling."""
+
+    seed: int = 0
+    """Determines weights, sparsity and data; the same seed gives the same bits."""
+
+    backend: Literal["auto", "native", "reference"] = "auto"
+    """C++ or plain JAX; auto takes C++ wherever it runs."""
+
+    log_every: int = 10_000
+    """Tokens between two records of the metrics, and between two looks at Ctrl-C."""
+
+    checkpoint_every: float = 30.0
+    """Seconds between checkpoints, at least. One is also made at the end and on Ctrl-C."""
+
+    tensorboard: bool = False
+    """Also write TensorBoard events; needs the extra `tensorboard`."""
+
+    default_order: ClassVar[int] = 2
+
+    @property
+    def snap_order(self) -> int:
+        """The order of SnAp, given or not."""
+        return self.default_order if self.order is None else self.order
+
+    @property
+    def update_steps(self) -> int | None:
+        """Steps between updates; None for whole sequences."""
+        return None if isinstance(self.update_every, str) else self.update_every
+
+
+@dataclass(frozen=True)
+class CopyOptions(Options):
+    """Learn to copy binary strings that get longer as they are mastered."""
+
+    task = "copy"
+
+    sparse_inputs: bool = False
+    """Whether sparsity goes for the input weights too; with four symbols only, few units would see each of them."""
+
+    length: int | None = None
+    """Train on strings of this one length, without a curriculum."""
+
+
+@dataclass(frozen=True)
+class CharsOptions(Options):
+    """Learn to predict the next byte of a text. The defaults are the paper's dense language model."""
+
+    task = "chars"
+    default_order = 1
+
+    units: int = 128
+    """Its units."""
+
+    sparsity: float = 0.0
+    """Share of its weights that do not exist, chosen at random; 0 is dense."""
+
+    readout: Literal["linear", "mlp"] = "mlp"
+    """From the units to the 256 bytes: linear, or through 1024 hidden units as in the paper."""
+
+    order: int | None = None
+    """Order n of SnAp-n; 1 unless given, because on a dense network 2 is exact. For snap only."""
+
+    update_every: int | Literal["sequence"] = "sequence"
+    """Steps between weight updates, or "sequence" for one at the end of each crop."""
+
+    batch: int = 32
+    """Sequences side by side."""
+
+    log_every: int = 50_000
+    """Tokens between two records of the metrics, and between two looks at Ctrl-C."""
+
+    corpus: str = "stdlib"
+    """A file or a folder, or "wikitext2", "wikitext103", or "stdlib": the source text of Python's own library."""
+
+    data_dir: Path | None = None
+    """Where WikiText is looked for and downloaded to; by default $SNAPGRAD_DATA, else ~/.cache/snapgrad."""
+
+    length: int | None = None
+    """Bytes of a crop; 128 unless given."""
+
+    continuous: bool = False
+    """One endless stream in each lane, never reset, in place of crops. Needs a number for update-every."""
+
+    validate_every: int = 1_000_000
+    """Tokens between validations, which go over the whole validation text; one is also made at the end."""
+
+
+TASKS: dict[str, type[Options]] = {options.task: options for options in (CopyOptions, CharsOptions)}

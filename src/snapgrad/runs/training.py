@@ -1,0 +1,171 @@
+"""Conducts a run: trains in slices, writes down what happens, keeps checkpoints, stops when asked to.
+
+Where a slice ends depends on the tokens seen alone, never on the clock, so that a run that was killed and resumed takes
+the same slices and ends with the same bits. Checkpoints go by the clock; they change nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from snapgrad.runs.build import Experiment, build
+from snapgrad.runs.directory import Record, RunDirectory, Totals, about
+from snapgrad.runs.options import Options
+from snapgrad.train import Carry
+
+Show = Callable[[Record], None]  # told every record
+
+
+class Diverged(Exception):
+    """The loss, or the weights, were not finite."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: the run stands and can be resumed."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.number = number  # of the signal
+
+
+def conduct(run: RunDirectory, show: Show, experiment: Experiment | None = None) -> Record:
+    """Trains from where the run stands to its end, and returns the outcome. A run that has ended is left as it is.
+
+    The experiment is what the run's options name; it is built from them if it is not given.
+    """
+    with run.locked():
+        outcome = run.outcome()
+        if outcome is not None:
+            if outcome["status"] == "diverged":
+                raise Diverged(_divergence(run, outcome["updates"]))
+            return outcome
+        options = run.options()
+        experiment = experiment or build(options)
+        _check_same(run, about(options, experiment.data))
+        carry = experiment.start()
+        totals = Totals()
+        if (found := run.restore(carry)) is not None:
+            carry, totals = found
+        else:
+            run.save(carry, totals)  # so that there is a good one whatever happens
+        run.forget_after(totals.tokens)
+        with _events(run, options, totals.tokens) as write_events, _signals() as asked:
+            return _train(run, options, experiment, carry, totals, (show, write_events), asked)
+
+
+def _train(
+    run: RunDirectory,
+    options: Options,
+    experiment: Experiment,
+    carry: Carry,
+    totals: Totals,
+    listeners: tuple[Show, ...],
+    asked: list[int],
+) -> Record:
+    task, saved_at, record = experiment.trainer.task, time.monotonic(), {}
+    validate_every = getattr(options, "validate_every", options.tokens)
+    while totals.tokens < options.tokens:
+        slice_end = min((totals.tokens // options.log_every + 1) * options.log_every, options.tokens)
+        before = totals
+        carry, progress = experiment.trainer.run(carry, slice_end - totals.tokens)
+        totals = Totals(
+            totals.tokens + progress.tokens, totals.updates + progress.updates, totals.seconds + progress.seconds
+        )
+        if not progress.finite:
+            run.finish({"status": "diverged", **totals._asdict()})
+            raise Diverged(_divergence(run, totals.updates))
+        record = {
+            **totals._asdict(),
+            # A slice of an online run may end before anything was asked.
+            "bits": progress.bits / progress.asked if progress.asked else None,
+            "tokens_per_second": progress.tokens / progress.seconds,
+        }
+        if (level := task.level(carry.task)) is not None:
+            record["level"] = int(level)
+        ended = totals.tokens >= options.tokens
+        crossed = totals.tokens // validate_every > before.tokens // validate_every
+        if experiment.validate is not None and (ended or crossed):
+            record["valid_bits"] = experiment.validate(carry.params)
+        run.append(record)
+        for tell in listeners:
+            tell(record)
+        if ended or asked or time.monotonic() - saved_at >= options.checkpoint_every:
+            run.save(carry, totals)
+            saved_at = time.monotonic()
+        if asked and not ended:
+            raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: snapgrad resume {run.path}", asked[0])
+    outcome = {"status": "finished", **(record or run.metrics()[-1])}
+    run.finish(outcome)
+    return outcome
+
+
+def _divergence(run: RunDirectory, update: int) -> str:
+    return (
+        f"the loss or the weights were not finite at update {update}; the last good checkpoint is in "
+        f"{run.path / 'checkpoints'}. Resuming would end there again; a smaller learning rate may help."
+    )
+
+
+def _check_same(run: RunDirectory, now: Record) -> None:
+    """An influence is laid out by its backend, and other data is another run; other versions may round otherwise."""
+    before = run.about()
+    if before["backend"] != now["backend"]:
+        raise ValueError(
+            f"`backend` must be the one that the run was begun with, {before['backend']}, got {now['backend']}"
+        )
+    if before["data"] != now["data"]:
+        raise ValueError("`corpus` must be the text that the run was begun with, got another one")
+    changed = [
+        f"{name} {before[name]} -> {now[name]}" for name in ("snapgrad", "jax", "jaxlib") if before[name] != now[name]
+    ]
+    if changed:
+        warnings.warn(f"resumed with other versions, so the bits may differ: {', '.join(changed)}", stacklevel=3)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM asks for a stop at the end of the slice; the second one ends the process at once."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        asked.append(number)
+        # Python cannot act while a slice runs; the system can.
+        signal.signal(number, signal.SIG_DFL)
+        print("\nstopping at the end of this slice; once more to stop at once", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _events(run: RunDirectory, options: Options, begins_at: int) -> Iterator[Show]:
+    """A function that writes records as TensorBoard events, if that was asked for."""
+    if not options.tensorboard:
+        yield lambda record: None
+        return
+    from tensorboardX import SummaryWriter
+
+    # What was written after the checkpoint will be written again.
+    with SummaryWriter(str(run.path / "tensorboard"), purge_step=begins_at + 1) as writer:
+
+        def write(record: Record) -> None:
+            for name in record.keys() - {"tokens"}:
+                if record[name] is not None:
+                    writer.add_scalar(name, record[name], record["tokens"])
+            writer.flush()
+
+        yield write

@@ -1,0 +1,407 @@
+"""Runs through the real command line: killed, interrupted, resumed, refused, reported."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import jax
+import numpy as np
+import pytest
+import tyro
+
+from snapgrad.algorithms.registry import ALGORITHMS, TITLES
+from snapgrad.cli import with_config
+from snapgrad.report.collect import collect
+from snapgrad.report.page import command as command_line
+from snapgrad.report.page import write
+from snapgrad.runs import options, toml
+from snapgrad.runs.build import build
+from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.training import conduct
+
+SMALL = "--units", "8", "--log-every", "400", "--checkpoint-every", "0"
+TOKENS = "20000"
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+
+def command(*args):
+    return [sys.executable, "-m", "snapgrad.cli", *map(str, args)]
+
+
+def snapgrad(*args, code=0):
+    done = subprocess.run(command(*args), capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+def begin(*args):
+    return subprocess.Popen(command(*args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_records(process, path, count):
+    """Until so many lines of metrics are written."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        try:
+            if (path / "metrics.jsonl").read_text().count("\n") >= count:
+                return
+        except FileNotFoundError:
+            pass
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError("no records")
+
+
+def checkpoint(path):
+    """All arrays of the last checkpoint, by name."""
+    run = RunDirectory.open(path)
+    with jax.enable_x64(False):
+        carry, totals = run.restore(build(run.options()).start())
+    return [
+        np.asarray(jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+        for leaf in jax.tree.leaves(carry)
+    ], totals.tokens
+
+
+def without_times(records):
+    return [{name: v for name, v in record.items() if "second" not in name} for record in records]
+
+
+def assert_same_run(one, other):
+    arrays, tokens = checkpoint(one)
+    others, other_tokens = checkpoint(other)
+    assert tokens == other_tokens
+    for left, right in zip(arrays, others, strict=True):
+        np.testing.assert_array_equal(left, right)
+    metrics = [without_times(RunDirectory.open(path).metrics()) for path in (one, other)]
+    assert metrics[0] == metrics[1]
+    assert len(metrics[0]) > 5
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A run that nobody disturbed."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    snapgrad("train", "copy", *SMALL, "--tokens", TOKENS, "--out", path)
+    return path
+
+
+def test_killed_at_any_moment_it_resumes_to_the_same_bits_and_is_reported(uninterrupted, tmp_path):
+    path = tmp_path / "runs" / "killed"
+    args = "train", "copy", *SMALL, "--tokens", TOKENS, "--out", path
+    for records in (1, 6, 13, 21):  # killed in the midst of whatever comes after so many records
+        process = begin(*args)
+        wait_for_records(process, path, records)
+        time.sleep(0.013 * records)
+        process.kill()
+        process.communicate()
+        assert RunDirectory.open(path).outcome() is None
+        args = "resume", path
+    outcome = json.loads(snapgrad("resume", path, "--json").stdout)
+    assert outcome["status"] == "finished"
+    assert_same_run(path, uninterrupted)
+
+    shutil.copytree(uninterrupted, tmp_path / "runs" / "whole")
+    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").stdout)
+    assert report["results"][0]["metric"] == "level"
+    check_page(Path(report["page"]), figures=4)
+
+
+def test_killed_before_its_first_record_it_begins_again(uninterrupted, tmp_path):
+    path = tmp_path / "run"
+    process = begin("train", "copy", *SMALL, "--tokens", TOKENS, "--out", path)
+    while not (path / "config.toml").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    snapgrad("resume", path)
+    assert_same_run(path, uninterrupted)
+
+
+def test_a_line_cut_off_by_a_crash_is_dropped(uninterrupted, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(uninterrupted, path)
+    run = RunDirectory.open(path)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"tokens": 99')
+    assert run.metrics() == RunDirectory.open(uninterrupted).metrics()
+    run.forget_after(4000)
+    assert run.metrics()[-1]["tokens"] == 4000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_can_be_resumed(number, tmp_path):
+    path = tmp_path / "run"
+    process = begin("train", "copy", *SMALL[:4], "--checkpoint-every", 1000, "--tokens", 10**7, "--out", path)
+    wait_for_records(process, path, 3)
+    assert "another process is training" in snapgrad("resume", path, code=2).stderr
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert f"go on with: snapgrad resume {path}" in err
+    assert checkpoint(path)[1] == RunDirectory.open(path).metrics()[-1]["tokens"]
+
+
+class Stop(Exception):
+    """As sudden as a kill, but in this process."""
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes(b"the cat sat on the mat. " * 200)
+    return path
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
+        options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
+        options.CharsOptions(algorithm="snap", units=5, validate_every=1000, length=20),
+        options.CharsOptions(algorithm="rflo", units=5, continuous=True, update_every=3, tensorboard=True),
+    ],
+    ids=lambda given: given.algorithm,
+)
+def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
+    more = {"corpus": str(text_file), "readout": "linear"} if given.task == "chars" else {}
+    given = replace(given, tokens=4000, log_every=400, batch=4, checkpoint_every=0.0, **more)
+    with as_in_a_program():
+        experiment = build(given)
+        runs = [RunDirectory.create(tmp_path / name, given, experiment.data) for name in ("whole", "stopped")]
+        conduct(runs[0], lambda record: None, experiment)
+
+        def stop(record):
+            if record["tokens"] in range(1500, 2300):
+                raise Stop
+
+        with pytest.raises(Stop):
+            conduct(runs[1], stop, experiment)
+        conduct(RunDirectory.open(runs[1].path), lambda record: None)
+    assert_same_run(*(run.path for run in runs))
+    if given.tensorboard:
+        assert list((runs[0].path / "tensorboard").iterdir())
+    if given.task == "chars":
+        assert sum("valid_bits" in record for record in runs[1].metrics()) in (1, 4)
+
+
+def test_a_run_does_not_go_on_with_another_text(tmp_path, text_file):
+    given = options.CharsOptions(corpus=str(text_file), units=5, tokens=100)
+    run = RunDirectory.create(tmp_path / "run", given, data="that of another text")
+    with as_in_a_program(), pytest.raises(ValueError, match="`corpus` must be the text that the run was begun with"):
+        conduct(run, lambda record: None)
+
+
+def as_in_a_program():
+    stack = ExitStack()
+    for context in (jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")):
+        stack.enter_context(context)
+    return stack
+
+
+def test_a_run_that_diverges_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    path = tmp_path / "run"
+    args = "--optimiser", "sgd", "--learning-rate", "1e38", "--tokens", "16000", "--out", path
+    error = snapgrad("train", "copy", *SMALL, *args, code=1).stderr
+    outcome = RunDirectory.open(path).outcome()
+    assert f"not finite at update {outcome['updates']};" in error
+    arrays, tokens = checkpoint(path)
+    assert tokens < outcome["tokens"]
+    assert all(np.isfinite(array).all() for array in arrays if array.dtype == np.float32)
+    assert "not finite" in snapgrad("resume", path, code=1).stderr
+
+
+def test_characters_are_trained_validated_and_reported(tmp_path, text_file):
+    kinds = ("--algorithm", "bptt"), ("--continuous", "--update-every", "4")
+    for number, kind in enumerate(kinds):
+        args = *SMALL[:2], "--batch", 4, "--tokens", 3000, "--log-every", 1000, "--corpus", text_file, *kind
+        common = "--readout", "linear", "--validate-every", 2000, "--out", tmp_path / "runs" / str(number)
+        done = json.loads(snapgrad("train", "chars", *args, *common, "--json").stdout)
+        assert 0 < done["valid_bits"] < 9
+    validated = ["valid_bits" in record for record in RunDirectory.open(tmp_path / "runs" / "0").metrics()]
+    assert validated == [False, True, True]
+    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").stdout)
+    assert {one["metric"] for one in report["results"]} == {"valid_bits"}
+    check_page(Path(report["page"]), figures=6)
+
+
+def test_the_demo_ends_with_a_table_and_a_page_and_does_not_train_twice(tmp_path):
+    args = "demo", "--tokens", "1500", "--out", tmp_path / "demo"
+    done = snapgrad(*args)
+    page = Path(done.stdout.strip().splitlines()[-1].removeprefix("page: "))
+    for name in ("BPTT, whole sequences", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2"):
+        assert name in done.stdout
+    check_page(page, figures=4)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+    assert len(before) == 5
+    assert len(json.loads(snapgrad(*args, "--json").stdout)["results"]) == 5
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+
+
+class Images(HTMLParser):
+    """Counts a page's figures and what it would fetch from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.figures, self.fetched = 0, []
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name in ("src", "href") and not value.startswith("data:"):
+                self.fetched.append(value)
+        self.figures += tag == "img"
+
+
+def check_page(page, figures):
+    """Self-contained, with all its figures."""
+    images = Images()
+    images.feed(page.read_text(encoding="utf-8"))
+    assert images.figures == figures
+    assert not images.fetched
+    for suffix in ("png", "svg"):
+        assert len(list(page.parent.glob(f"*.{suffix}"))) == figures
+
+
+LOOK = """<script>addEventListener("load", () => {
+const shown = [...document.images].filter(image => image.complete && image.naturalWidth > 100 && image.width > 100);
+document.title = "shown " + shown.length + " of " + document.images.length;
+console.log("the page was looked at");
+});</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to look at the page with")
+def test_a_browser_shows_every_figure_and_complains_about_nothing(uninterrupted, tmp_path):
+    page = write(collect([uninterrupted]), tmp_path)
+    looked_at = tmp_path / "looked-at.html"
+    looked_at.write_text(page.read_text(encoding="utf-8").replace("</body>", LOOK), encoding="utf-8")
+    flags = "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=5000"
+    seen = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", looked_at.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert "<title>shown 4 of 4</title>" in seen.stdout
+    said = [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
+    assert len(said) == 1, said
+    assert "the page was looked at" in said[0]
+
+
+def test_reports_of_runs_that_stopped_early_or_never_began(tmp_path):
+    def run(name, records, **given):
+        made = RunDirectory.create(tmp_path / name, options.CopyOptions(tokens=900, **given), data="")
+        for tokens, level, bits in records:
+            numbers = {"updates": tokens, "seconds": tokens / 100, "tokens_per_second": 100.0}
+            made.append({"tokens": tokens, "bits": bits, **numbers, **({} if level is None else {"level": level})})
+
+    run("long", [(100, 1, 0.5), (200, 2, 0.4), (300, 3, 0.3)], seed=0)
+    run("short", [(50, 1, 0.6)], seed=1)  # ended before the other's first record
+    run("other", [(100, 1, None), (300, 9, 0.2)], seed=0, learning_rate=0.5)
+    run("nothing", [], seed=2)
+    found = collect([tmp_path])
+    assert [one.name for one in found.series] == [f"SnAp-2, every step, learning rate {rate}" for rate in (0.5, 0.001)]
+    assert found.metric == "level"
+    assert len(found.left_out) == 1
+    curve = found.series[1].curve("level", "tokens")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([100, 200, 300], [1, 2, 3])
+    check_page(write(found, tmp_path / "report"), figures=4)
+    run("fixed", [(100, None, 0.5), (200, None, None)], length=3)  # has no level: bits are what all have
+    assert collect([tmp_path]).metric == "bits"
+    with pytest.raises(ValueError, match="`runs` must have records, got 1 without any"):
+        collect([tmp_path / "nothing"])
+
+
+def test_the_command_on_the_page_is_the_run():
+    given = options.CharsOptions(corpus="a b", sparse_inputs=False, continuous=True, update_every=2, order=3)
+    words = shlex.split(command_line(given))
+    assert words[:3] == ["snapgrad", "train", "chars"]
+    assert tyro.cli(options.CharsOptions, args=words[3:]) == given
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--units", "0"], "`units` must be an integer >= 1, got 0"),
+        (["--sparsity", "1"], r"`sparsity` must be a number in [0, 1), got 1.0"),
+        (["--algorithm", "bptt", "--order", "2"], "`order` must not be given with algorithm 'bptt', got 2"),
+        (["--optimiser", "adm"], "got 'adm'; did you mean 'adam'?"),
+        (["--optimiser", "lbfgs"], "`optimiser` must name an optimiser of Optax"),
+        (["--learning-rate", "0"], "`learning_rate` must be > 0, got 0.0"),
+        (["--seed", "-1"], "`seed` must be in [0, 2^32), got -1"),
+        (["--length", "0"], "`length` must be an integer >= 1, got 0"),
+        (["--update-every", "0"], "`update_every` must be an integer >= 1, got 0"),
+        (["--order", "0"], "`order` must be an integer >= 1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_one_sentence(args, message, tmp_path, monkeypatch, capsys):
+    from snapgrad import cli
+
+    monkeypatch.setattr(sys, "argv", ["snapgrad", "train", "copy", *args, "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()  # nothing is left behind
+
+
+def test_streams_need_a_number(tmp_path):
+    given = options.CharsOptions(continuous=True, corpus=__file__)
+    with pytest.raises(ValueError, match="`update_every` must be an integer with `continuous`"):
+        build(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("unit = 3", "'unit' in .* is not an option of `train copy`; did you mean 'units'?"),
+        ("zzz = 3", "'zzz' .* the keys are cell, units"),
+        ('task = "chars"', "`task` must be 'copy' in .*, got 'chars'"),
+        ("units = [3]", "`units` must be a single value"),
+        ("tensorboard = 1", "`tensorboard` must be true or false"),
+        ("units = true", "`units` must not be true or false"),
+        ("units = ", "`config` must be valid TOML"),
+    ],
+)
+def test_what_a_config_file_gets_wrong(text, message, tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        with_config(["train", "copy", "--config", str(path)])
+
+
+def test_a_config_file_is_read_and_the_command_line_goes_before_it(tmp_path):
+    path = tmp_path / "given.toml"
+    path.write_text('algorithm = "bptt"\nupdate_every = "sequence"\nunits = 7\ntokens = 300\nbatch = 2\n')
+    out = tmp_path / "run"
+    snapgrad("train", "copy", "--config", path, "--units", 5, "--out", out)
+    used = RunDirectory.open(out).options()
+    assert (used.algorithm, used.update_every, used.units, used.tokens) == ("bptt", "sequence", 5, 300)
+    assert "must be new or empty" in snapgrad("train", "copy", "--out", out, code=2).stderr
+    assert "a run must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).stderr
+    assert "`config` must be a TOML file that can be read" in snapgrad("train", "copy", "--config", "no", code=2).stderr
+    assert snapgrad("resume", out).returncode == 0  # finished already
+
+
+def test_options_survive_being_written_and_read(tmp_path):
+    given = options.CharsOptions(order=3, corpus='a "b" \\ c', data_dir=tmp_path, update_every=5, continuous=True)
+    run = RunDirectory.create(tmp_path / "run", given, data="")
+    assert run.options() == given
+    assert toml.read(tmp_path / "run" / "config.toml")["task"] == "chars"
+    assert {"snapgrad", "jax", "backend", "processor"} <= run.about().keys()
+
+
+def test_the_command_line_knows_all_algorithms_and_costs():
+    named = get_args(get_type_hints(options.Options)["algorithm"])
+    assert set(named) == ALGORITHMS.keys() == TITLES.keys()
+    counts = json.loads(snapgrad("costs", "--units", 16, "--json").stdout)
+    assert counts["methods"]["snap-2"]["flops"] > counts["methods"]["bptt"]["flops"]
