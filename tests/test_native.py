@@ -79,7 +79,7 @@ def large_network(units=96, sparsity=0.9, order=2):
     return influence_blocks(jacobians.groups, jacobians.dynamics, order)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 8, 17])  # about a tile of lanes
+@pytest.mark.parametrize("batch_size", [1, 7, 8, 17])  # about a tile of lanes
 def test_blocks_wide_and_tall_enough_for_several_strips(batch_size):
     """Against J = D J + I written out densely, one lane at a time."""
     blocks = large_network(units=60, sparsity=0.2, order=None)

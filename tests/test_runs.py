@@ -102,7 +102,7 @@ def uninterrupted(tmp_path_factory):
 def test_killed_at_any_moment_it_resumes_to_the_same_bits_and_is_reported(uninterrupted, tmp_path):
     path = tmp_path / "runs" / "killed"
     args = "train", "copy", *SMALL, "--tokens", TOKENS, "--out", path
-    for records in (1, 6, 13, 21):  # killed in the midst of whatever comes after so many records
+    for records in (1, 13):  # killed in the midst of whatever comes after so many records
         process = begin(*args)
         wait_for_records(process, path, records)
         time.sleep(0.013 * records)
