@@ -22,10 +22,15 @@ BATCH = 3
 def windows(task, steps, count, *, bits=1.0, state=None):
     """xs, targets, begins of consecutive windows, as lists; every asked character costs `bits`."""
     state = task.start(jax.random.key(0), BATCH) if state is None else state
-    seen = []
+
+    @jax.jit
+    def advance(data, state):
+        state, window = task.window(data, state, steps)
+        return task.learn(state, jnp.where(window.targets == NOTHING, 0, jnp.float32(bits))), window
+
+    seen, data = [], task.data
     for _ in range(count):
-        state, window = jax.jit(lambda data, state: task.window(data, state, steps))(task.data, state)
-        state = task.learn(state, jnp.where(window.targets == NOTHING, 0, jnp.float32(bits)))
+        state, window = advance(data, state)
         seen.append(jax.device_get(window))
     return seen, state
 
