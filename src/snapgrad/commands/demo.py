@@ -33,7 +33,7 @@ class Demo:
     goes on where it was, if it is started again with the same options.
     """
 
-    tokens: int = 800_000
+    tokens: int = 1_000_000
     """Data for each algorithm."""
 
     seeds: int = 1
