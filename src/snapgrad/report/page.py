@@ -17,9 +17,11 @@ from snapgrad.report.collect import Collected, Series, differing
 from snapgrad.report.style import PARAMETERS, colour
 from snapgrad.runs.label import network
 from snapgrad.runs.options import Options
+from snapgrad.tasks.characters import Crops
+from snapgrad.tasks.copy import Copy
 
 TITLES = {"copy": "Learning to copy", "chars": "Predicting the next byte"}
-INPUTS = {"copy": 4, "chars": 256}
+INPUTS = {"copy": Copy.inputs, "chars": Crops.inputs}
 
 
 class Figure(NamedTuple):
