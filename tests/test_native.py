@@ -319,19 +319,19 @@ def test_every_index_is_checked_when_a_plan_is_made():
 
 
 def test_sums_of_products():
-    from snapgrad.kernels.base import Sums, in_tiles, out_of_tiles
+    from snapgrad.kernels.base import Sums, from_tiles, to_tiles
 
     rng = np.random.default_rng(0)
     which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 5, 20)
     sums = Sums.of((4, 5), 7, which, left_of, right_of)  # the last sum has no term
     left, right, shared = rng.normal(size=(11, 4)), rng.normal(size=(11, 5)), rng.normal(size=5)
-    for others, operand in ((right, lambda tile: in_tiles(jnp.asarray(right), tile)),
+    for others, operand in ((right, lambda tile: to_tiles(jnp.asarray(right), tile)),
                             (shared[None].repeat(11, 0), lambda tile: jnp.asarray(shared)[None, :, None])):  # fmt: skip
         expected = np.zeros((11, 7))
         np.add.at(expected.T, which, (left[:, left_of] * others[:, right_of]).T)
         for kernel, tile in ((NATIVE, 1), (NATIVE, 8), (REFERENCE, 1)):
-            total = kernel.sums(sums, in_tiles(jnp.asarray(left), tile), operand(tile))
-            np.testing.assert_allclose(out_of_tiles(total, 11), expected, rtol=1e-12, atol=1e-12)
+            total = kernel.sums(sums, to_tiles(jnp.asarray(left), tile), operand(tile))
+            np.testing.assert_allclose(from_tiles(total, 11), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_compiled_program_keeps_its_plan_when_others_have_let_go():

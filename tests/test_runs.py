@@ -28,7 +28,7 @@ from snapgrad.report.page import write
 from snapgrad.runs import options, toml
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
-from snapgrad.runs.training import conduct
+from snapgrad.runs.training import run_training
 
 SMALL = "--units", "8", "--log-every", "400", "--checkpoint-every", "0"
 TOKENS = "20000"
@@ -182,15 +182,15 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
     with as_in_a_program():
         experiment = build(given)
         runs = [RunDirectory.create(tmp_path / name, given, experiment.data) for name in ("whole", "stopped")]
-        conduct(runs[0], lambda record: None, experiment)
+        run_training(runs[0], lambda record: None, experiment)
 
         def stop(record):
             if record["tokens"] in range(1500, 2300):
                 raise Stop
 
         with pytest.raises(Stop):
-            conduct(runs[1], stop, experiment)
-        conduct(RunDirectory.open(runs[1].path), lambda record: None)
+            run_training(runs[1], stop, experiment)
+        run_training(RunDirectory.open(runs[1].path), lambda record: None)
     assert_same_run(*(run.path for run in runs))
     if given.tensorboard:
         assert list((runs[0].path / "tensorboard").iterdir())
@@ -202,7 +202,7 @@ def test_a_run_does_not_go_on_with_another_text(tmp_path, text_file):
     given = options.CharsOptions(corpus=str(text_file), units=5, tokens=100)
     run = RunDirectory.create(tmp_path / "run", given, data="that of another text")
     with as_in_a_program(), pytest.raises(ValueError, match="`corpus` must be the text that the run was begun with"):
-        conduct(run, lambda record: None)
+        run_training(run, lambda record: None)
 
 
 def as_in_a_program():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snapgrad.tasks import corpora
-from snapgrad.tasks.base import NOTHING
+from snapgrad.tasks.base import PADDING
 from snapgrad.tasks.characters import Crops
 from snapgrad.tasks.copy import END, START, Copy
 from snapgrad.tasks.streams import Streams
@@ -20,13 +20,13 @@ BATCH = 3
 
 
 def windows(task, steps, count, *, bits=1.0, state=None):
-    """xs, targets, begins of consecutive windows, as lists; every asked character costs `bits`."""
+    """xs, targets, is_start of consecutive windows, as lists; every asked character costs `bits`."""
     state = task.start(jax.random.key(0), BATCH) if state is None else state
 
     @jax.jit
     def advance(data, state):
         state, window = task.window(data, state, steps)
-        return task.learn(state, jnp.where(window.targets == NOTHING, 0, jnp.float32(bits))), window
+        return task.learn(state, jnp.where(window.targets == PADDING, 0, jnp.float32(bits))), window
 
     seen, data = [], task.data
     for _ in range(count):
@@ -39,7 +39,7 @@ def sequences(seen, lane):
     """The (inputs, targets) of one lane, sequence by sequence, without what only fills up."""
     found = []
     for window in seen:
-        if window.begins[lane]:
+        if window.is_start[lane]:
             found.append(([], []))
         found[-1][0].extend(window.xs[:, lane].tolist())
         found[-1][1].extend(window.targets[:, lane].tolist())
@@ -47,7 +47,7 @@ def sequences(seen, lane):
 
 
 def trim(xs, targets):
-    end = max(i for i, (x, y) in enumerate(zip(xs, targets, strict=True)) if x != NOTHING or y != NOTHING) + 1
+    end = max(i for i, (x, y) in enumerate(zip(xs, targets, strict=True)) if x != PADDING or y != PADDING) + 1
     return xs[:end], targets[:end]
 
 
@@ -58,12 +58,12 @@ def test_copy_asks_for_what_was_shown_however_it_is_cut(task):
         one_by_one = sequences(seen, lane)
         assert len(one_by_one) >= 4
         for xs, targets in one_by_one:
-            length = len([x for x in targets if x != NOTHING])
+            length = len([x for x in targets if x != PADDING])
             string = xs[1 : length + 1]
             assert set(string) <= {0, 1}
-            rest = [END] + [NOTHING] * length
+            rest = [END] + [PADDING] * length
             assert xs == [START, *string, *rest, *([END] if task.length else [])]
-            assert targets == [NOTHING] * (length + 2) + string + ([NOTHING] if task.length else [])
+            assert targets == [PADDING] * (length + 2) + string + ([PADDING] if task.length else [])
         for steps in (3, 11):
             cut = sequences(windows(task, steps, 20)[0], lane)
             both = min(len(cut), len(one_by_one))
@@ -83,8 +83,8 @@ def test_the_fixed_length_has_35_steps():
     assert int(task.sequence_steps(task.start(jax.random.key(0), 1))) == 35
     (window, after), _ = windows(task, 35, 2)
     assert window.tokens == 35 * BATCH
-    assert window.begins.all()
-    assert after.begins.all()
+    assert window.is_start.all()
+    assert after.is_start.all()
 
 
 @pytest.mark.parametrize(("bits", "grows"), [(0.14, True), (0.16, False)])
@@ -100,7 +100,7 @@ def test_lengths_lie_in_the_range_of_the_level():
     task = Copy()
     state = task.start(jax.random.key(0), BATCH)._replace(level=jnp.int32(9))
     seen, _ = windows(task, 20, 60, state=state)
-    lengths = [(window.targets != NOTHING).sum(axis=0) for window in seen]
+    lengths = [(window.targets != PADDING).sum(axis=0) for window in seen]
     assert set(np.ravel(lengths)) == {4, 5, 6, 7, 8, 9}
     assert sum(int(window.tokens) for window in seen) == int(np.sum(2 * np.array(lengths) + 2))
 
@@ -120,7 +120,7 @@ def test_crops_are_pieces_of_the_text(steps):
         assert any(TEXT[i + 10] == targets[-1] for i in places)
         starts.update(places)
     assert len(starts) > 4
-    assert sum(int(window.tokens) for window in seen) == sum((w.targets != NOTHING).sum() for w in seen)
+    assert sum(int(window.tokens) for window in seen) == sum((w.targets != PADDING).sum() for w in seen)
 
 
 def test_the_first_and_the_last_crop_can_be_drawn():
@@ -131,7 +131,7 @@ def test_the_first_and_the_last_crop_can_be_drawn():
 
 def test_streams_go_on_for_ever():
     seen, _ = windows(Streams(TEXT), 7, 100)
-    assert not any(window.begins.any() for window in seen)
+    assert not any(window.is_start.any() for window in seen)
     lane = np.concatenate([window.xs[:, 1] for window in seen])
     asked = np.concatenate([window.targets[:, 1] for window in seen])
     assert (lane[1:] == asked[:-1]).all()

@@ -49,8 +49,8 @@ def by_hand(made, params, tokens, steps_of):
     state, opt_state = algorithm.init(params, BATCH, key=for_algorithm), optimiser.init(params)
     task_state, seen, cost = task.start(for_task, BATCH), 0, 0.0
     while seen < tokens:
-        task_state, (xs, targets, begins, tokens_now) = task.window(task.data, task_state, steps_of(task_state))
-        state = algorithm.reset(state, begins)
+        task_state, (xs, targets, is_start, tokens_now) = task.window(task.data, task_state, steps_of(task_state))
+        state = algorithm.reset(state, is_start)
         gradient, state = algorithm.grad(params, state, xs, targets)
         updates, opt_state = optimiser.update(gradient.grads, opt_state, params)
         params = optax.apply_updates(params, updates)

@@ -12,7 +12,7 @@ from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Loss, Params, State
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
-from snapgrad.tasks.base import NOTHING
+from snapgrad.tasks.base import PADDING
 from snapgrad.tasks.characters import check_text
 
 LANES = 64  # sequences side by side
@@ -53,10 +53,10 @@ def evaluator(
 
 
 def _in_groups(symbols: np.ndarray, groups: int, steps: int) -> jax.Array:
-    """[groups, parts, steps of a part, lanes] int16, filled up with NOTHING."""
+    """[groups, parts, steps of a part, lanes] int16, filled up with PADDING."""
     parts = -(-steps // PART)
-    filled = np.full(groups * LANES * steps, NOTHING, np.int16)
+    filled = np.full(groups * LANES * steps, PADDING, np.int16)
     filled[: len(symbols)] = symbols
     sequences = filled.reshape(groups, LANES, steps)
-    padded = np.pad(sequences, ((0, 0), (0, 0), (0, -steps % parts)), constant_values=NOTHING)
+    padded = np.pad(sequences, ((0, 0), (0, 0), (0, -steps % parts)), constant_values=PADDING)
     return jnp.asarray(padded.reshape(groups, LANES, parts, -1).transpose(0, 2, 3, 1))

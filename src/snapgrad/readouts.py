@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from snapgrad.algorithms.interface import Loss
-from snapgrad.tasks.base import NOTHING
+from snapgrad.tasks.base import PADDING
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ class Readout:
 
         def loss(params: Any, h: jax.Array, target: jax.Array) -> jax.Array:
             nats = optax.softmax_cross_entropy_with_integer_labels(self.logits(params, h), jnp.maximum(target, 0))
-            return jnp.where(target == NOTHING, 0, nats)
+            return jnp.where(target == PADDING, 0, nats)
 
         return loss

@@ -22,7 +22,7 @@ import optax
 
 from snapgrad import arguments
 from snapgrad.algorithms.interface import Algorithm, Params, State
-from snapgrad.tasks.base import NOTHING, Task
+from snapgrad.tasks.base import PADDING, Task
 
 # Whole sequences are filled up to a multiple of this, so that a curriculum which grows compiles only now and then.
 PADDED_TO = 8
@@ -147,7 +147,7 @@ class Trainer:
         def update(both: tuple[Carry, _Counts]) -> tuple[Carry, _Counts]:
             (params, opt_state, state, task), counts = both
             task, window = self.task.window(data, task, steps)
-            state = self.algorithm.reset(state, window.begins)
+            state = self.algorithm.reset(state, window.is_start)
             gradient, state = self.algorithm.grad(params, state, window.xs, window.targets)
             updates, opt_state = self.optimiser.update(gradient.grads, opt_state, params)
             bits = gradient.info.losses.astype(jnp.float32) * BITS  # [T, B]
@@ -156,7 +156,7 @@ class Trainer:
                 counts.tokens + window.tokens.astype(jnp.int32),
                 counts.updates + 1,
                 counts.bits + bits.sum(),
-                counts.asked + jnp.sum(window.targets != NOTHING, dtype=jnp.int32),
+                counts.asked + jnp.sum(window.targets != PADDING, dtype=jnp.int32),
                 jnp.isfinite(gradient.loss),
             )
 

@@ -111,7 +111,7 @@ def param_dtype(params: PyTree) -> Any:
 
 
 class Trajectory(NamedTuple):
-    """A batch's way through a window of T steps."""
+    """What a batch goes through in a window of T steps."""
 
     before: PyTree  # [T, B, ...] s_0 .. s_{T-1}
     last: PyTree  # [B, ...] s_T
@@ -153,9 +153,11 @@ def readout_gradient(loss: Loss, readout: PyTree, hs: jax.Array, targets: Any) -
     return losses, readout_grads, deltas
 
 
-def state_deltas(cell: Cell, way: Trajectory, deltas: jax.Array) -> jax.Array:
+def state_deltas(cell: Cell, trajectory: Trajectory, deltas: jax.Array) -> jax.Array:
     """dL/ds [T, B, states], flat, from dL/dh [T, B, ...]: back through the cell's `output`."""
-    after = jax.tree.map(lambda before, last: jnp.concatenate([before[1:], last[None]]), way.before, way.last)
+    after = jax.tree.map(
+        lambda before, last: jnp.concatenate([before[1:], last[None]]), trajectory.before, trajectory.last
+    )
 
     def one(s_t: PyTree, delta_t: jax.Array) -> jax.Array:
         return ravel_pytree(jax.vjp(cell.output, s_t)[1](delta_t)[0])[0]

@@ -26,7 +26,7 @@ from snapgrad.algorithms.base import (
     unroll,
 )
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Credit, Kernel, in_tiles, out_of_tiles
+from snapgrad.kernels.base import Credit, Kernel, from_tiles, to_tiles
 from snapgrad.sparsity.reach import influence_blocks
 
 
@@ -35,7 +35,7 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
-        way = unroll(kernel, cell, params, s_0, xs)
+        trajectory = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
             jacobians = cell.jacobians(params)
@@ -46,14 +46,14 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
             def step(Lambda: Credit, at_t: Any) -> tuple[Credit, jax.Array]:
                 s_tm1, x_t, delta_t = at_t
                 D_t, pull = backward_at(s_tm1, x_t)
-                Lambda, credit = kernel.credit_step(blocks, Lambda, D_t, in_tiles(delta_t, tile))
-                return Lambda, pull(out_of_tiles(credit, xs.shape[1]))
+                Lambda, credit = kernel.credit_step(blocks, Lambda, D_t, to_tiles(delta_t, tile))
+                return Lambda, pull(from_tiles(credit, xs.shape[1]))
 
-            delta = state_deltas(cell, way, deltas)
+            delta = state_deltas(cell, trajectory, deltas)
             zero = kernel.zero_credit(blocks, xs.shape[1], param_dtype(params))
-            _, pulled = jax.lax.scan(step, zero, (way.before, xs, delta), reverse=True)
-            return Outcome(jacobians.collect(kernel, params, way.before, xs, pulled), s_0, ())
+            _, pulled = jax.lax.scan(step, zero, (trajectory.before, xs, delta), reverse=True)
+            return Outcome(jacobians.collect(kernel, params, trajectory.before, xs, pulled), s_0, ())
 
-        return way.outputs, backward
+        return trajectory.outputs, backward
 
     return memoryless(window)

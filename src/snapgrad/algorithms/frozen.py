@@ -21,7 +21,7 @@ def frozen(cell: Cell, loss: Loss, *, backend: Backend = "auto") -> Algorithm:
     """The readout's gradient, and zeros for the cell. For `backend` see `sg.snap`."""
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(kernel, cell, params, s_0, xs)
-        return way.outputs, lambda deltas: Outcome(jax.tree.map(jnp.zeros_like, params), way.last, ())
+        trajectory = unroll(kernel, cell, params, s_0, xs)
+        return trajectory.outputs, lambda deltas: Outcome(jax.tree.map(jnp.zeros_like, params), trajectory.last, ())
 
     return build("frozen", cell, loss, memoryless(window), backend)

@@ -32,7 +32,7 @@ from snapgrad.algorithms.base import (
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Influence, Kernel, in_tiles
+from snapgrad.kernels.base import Influence, Kernel, to_tiles
 from snapgrad.kernels.select import Backend
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
@@ -86,7 +86,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         return kernel.zeros(blocks_of(params), batch_size, dtype if influence_dtype is None else jnp.bfloat16)
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: Influence, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(kernel, cell, params, s_0, xs)
+        trajectory = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
             blocks, jacobians = blocks_of(params), cell.jacobians(params)
@@ -96,21 +96,21 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
                 dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, tile)
             else:
                 decays = jnp.full((xs.shape[1], blocks.dynamics.nnz), decay, param_dtype(params))
-                dynamics_at = lambda s_tm1, x_t: in_tiles(decays, tile)  # noqa: E731
+                dynamics_at = lambda s_tm1, x_t: to_tiles(decays, tile)  # noqa: E731
 
             def step(carry: tuple[Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
                 s_tm1, x_t, delta_t = at_t
                 D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
-                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, in_tiles(delta_t, tile))
+                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile))
                 return (J_t, g + g_t), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
-            at = way.before, xs, state_deltas(cell, way, deltas)
+            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
             (J_T, g), _ = jax.lax.scan(step, (J_0, g), at)
-            return Outcome(unravel(g), way.last, J_T)
+            return Outcome(unravel(g), trajectory.last, J_T)
 
-        return way.outputs, backward
+        return trajectory.outputs, backward
 
     def restart(kernel: Kernel, J: Influence, where: jax.Array) -> Influence:
         return kernel.forget(J, where)

@@ -65,7 +65,7 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
         )
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: Estimate, xs: Any) -> tuple[jax.Array, Any]:
-        way = unroll(kernel, cell, params, s_0, xs)
+        trajectory = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
             key, sign_key = jax.random.split(memory.key)
@@ -84,11 +84,11 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
                 return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
-            at = way.before, xs, state_deltas(cell, way, deltas), signs
+            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), signs
             (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, (memory.state, memory.params, g), at)
-            return Outcome(unravel(g), way.last, Estimate(s_tilde, theta_tilde, key))
+            return Outcome(unravel(g), trajectory.last, Estimate(s_tilde, theta_tilde, key))
 
-        return way.outputs, backward
+        return trajectory.outputs, backward
 
     def restart(kernel: Kernel, memory: Estimate, where: jax.Array) -> Estimate:
         zero = jnp.zeros((), memory.state.dtype)

@@ -11,7 +11,7 @@ import optax
 
 import snapgrad as sg
 from snapgrad.bench.timing import Repeated
-from snapgrad.kernels.base import Kernel, in_tiles
+from snapgrad.kernels.base import Kernel, to_tiles
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
 INPUTS = 4
@@ -57,7 +57,7 @@ def fused_step(kernel: Kernel, blocks: Blocks, batch: int, dtype: Any = jnp.floa
     tile = kernel.influence_tile(batch)
     sizes = blocks.dynamics.nnz, blocks.groups.nnz, blocks.states
     values = (0.05 * jax.random.normal(key, (batch, n)) for key, n in zip(keys, sizes, strict=True))
-    D, I, delta = (in_tiles(value, tile) for value in values)
+    D, I, delta = (to_tiles(value, tile) for value in values)
 
     def step(carry: Any) -> Any:
         J, total = carry

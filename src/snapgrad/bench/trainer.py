@@ -19,7 +19,7 @@ from snapgrad.readouts import Readout
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.options import CharsOptions
-from snapgrad.runs.training import conduct
+from snapgrad.runs.training import run_training
 from snapgrad.tasks.characters import Crops
 from snapgrad.train import Trainer
 
@@ -66,7 +66,7 @@ def memory(steps: int = STEPS) -> list[dict[str, Any]]:
         )
         experiment = build(options)
         run = RunDirectory.create(Path(folder) / "run", options, experiment.data)
-        conduct(run, lambda record: resident.append(resident_bytes()), experiment)
+        run_training(run, lambda record: resident.append(resident_bytes()), experiment)
     resident.pop()  # the last record comes after a validation, which had to be compiled
     return [
         {

@@ -36,7 +36,7 @@ class Jacobians(abc.ABC):
     def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
         """The function (s_tm1, x_t) -> values of D_t at the `wanted` part of its pattern.
 
-        It takes a batch [B, ...] and gives [tiles, nnz, tile] (`kernels.base.in_tiles`); what depends on `params` alone
+        It takes a batch [B, ...] and gives [tiles, nnz, tile] (`kernels.base.to_tiles`); what depends on `params` alone
         is done once, here.
         """
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from snapgrad.cells.base import AtBatch, Cell, Jacobians, Pull, PyTree, as_vector
-from snapgrad.kernels.base import Kernel, in_tiles
+from snapgrad.kernels.base import Kernel, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
 
@@ -92,7 +92,7 @@ class DetectedJacobians(Jacobians):
             x_t = as_vector(x_t, self.cell.inputs, flat_params.dtype)
             return jacobian_of(flat_params, ravel_pytree(s_tm1)[0], x_t).data[order]
 
-        return lambda s_tm1, x_t: in_tiles(jax.vmap(one)(s_tm1, x_t), tile)
+        return lambda s_tm1, x_t: to_tiles(jax.vmap(one)(s_tm1, x_t), tile)
 
     def backward_at(
         self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int

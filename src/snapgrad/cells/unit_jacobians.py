@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.cells.base import AtBatch, Jacobians, Pull, as_vector
-from snapgrad.kernels.base import Kernel, Sums, in_tiles
+from snapgrad.kernels.base import Kernel, Sums, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -169,7 +169,7 @@ class UnitJacobians(Jacobians):
 
     def _in_one(self, derivatives: RuleDerivatives, tile: int) -> jax.Array:
         A, U, V = (part.reshape(part.shape[0], -1) for part in derivatives)
-        return in_tiles(jnp.concatenate([U, V, A], axis=1), tile)
+        return to_tiles(jnp.concatenate([U, V, A], axis=1), tile)
 
     def backward_at(
         self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int
@@ -194,7 +194,7 @@ class UnitJacobians(Jacobians):
             return jnp.concatenate([s_tm1[0], as_vector(x_t, cell.inputs, s_tm1.dtype), jnp.ones(1, s_tm1.dtype)])
 
         def values(s_tm1: jax.Array, x_t: jax.Array) -> jax.Array:
-            sources = in_tiles(jax.vmap(presynaptic)(s_tm1, x_t), tile)
+            sources = to_tiles(jax.vmap(presynaptic)(s_tm1, x_t), tile)
             return kernel.sums(self._immediate_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), sources)
 
         return values

@@ -14,7 +14,7 @@ from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label
 from snapgrad.runs.options import CopyOptions
 from snapgrad.runs.progress import bar
-from snapgrad.runs.training import Diverged, Interrupted, conduct
+from snapgrad.runs.training import Diverged, Interrupted, run_training
 
 KINDS = (
     CopyOptions(algorithm="bptt", update_every="sequence"),
@@ -55,7 +55,7 @@ class Demo:
             run, title = self.open(options), f"{number}/{len(wanted)}  {label(options)}"
             try:
                 with bar(title, options.tokens) as progress:
-                    outcome = conduct(run, progress)
+                    outcome = run_training(run, progress)
             except Interrupted as stop:
                 raise Interrupted("stopped; to go on, start the demo again in the same way", stop.number) from None
             except Diverged as error:

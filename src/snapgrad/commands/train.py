@@ -16,7 +16,7 @@ from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label, network
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.runs.progress import bar, brief
-from snapgrad.runs.training import Diverged, Interrupted, conduct
+from snapgrad.runs.training import Diverged, Interrupted, run_training
 from snapgrad.tasks.corpora import NAMED
 
 
@@ -81,13 +81,13 @@ class Resume:
 
 
 def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None) -> None:
-    """Conducts a run with a progress bar, and says how it ended."""
+    """Trains with a progress bar, and says how it ended."""
     options = run.options()
     if run.outcome() is not None:
         print("this run has ended before; nothing is trained again", file=sys.stderr)
     try:
         with bar(label(options), options.tokens) as show:
-            outcome = conduct(run, show, experiment)
+            outcome = run_training(run, show, experiment)
     except (Diverged, Interrupted):
         if as_json:
             records = run.metrics()

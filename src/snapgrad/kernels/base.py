@@ -99,7 +99,7 @@ class Kernel(abc.ABC):
         """
 
 
-def in_tiles(values: jax.Array, tile: int) -> jax.Array:
+def to_tiles(values: jax.Array, tile: int) -> jax.Array:
     """Values of a batch [B, n] as [tiles, n, tile], lanes innermost; the last tile is filled up with zeros."""
     batch_size, n = values.shape
     tiles = -(-batch_size // tile)
@@ -107,7 +107,7 @@ def in_tiles(values: jax.Array, tile: int) -> jax.Array:
     return jnp.swapaxes(padded.reshape(tiles, tile, n), 1, 2)
 
 
-def out_of_tiles(values: jax.Array, batch_size: int) -> jax.Array:
-    """What `in_tiles` made of [B, n]."""
+def from_tiles(values: jax.Array, batch_size: int) -> jax.Array:
+    """What `to_tiles` made of [B, n]."""
     tiles, n, tile = values.shape
     return jnp.swapaxes(values, 1, 2).reshape(tiles * tile, n)[:batch_size]

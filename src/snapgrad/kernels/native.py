@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from snapgrad.kernels import binding
 from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
 from snapgrad.kernels.products import NativeMatrix
-from snapgrad.sparsity.matrix import fill_up, map_matrices
+from snapgrad.sparsity.matrix import densify, map_matrices
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster. Measured on two CPU cores by
@@ -28,7 +28,7 @@ class NativeKernel(Kernel):
 
     def ready(self, params: Any) -> Any:
         return map_matrices(
-            lambda m: fill_up(m) if m.pattern.density >= DENSE_FROM_DENSITY else NativeMatrix(m.values, m.pattern),
+            lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else NativeMatrix(m.values, m.pattern),
             params,
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
-from snapgrad.sparsity.matrix import append_zero, fill_up, map_matrices
+from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
@@ -140,7 +140,7 @@ class ReferenceKernel(Kernel):
     name = "reference"
 
     def ready(self, params: Any) -> Any:
-        return map_matrices(lambda m: fill_up(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
+        return map_matrices(lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
 
     def influence_tile(self, batch_size: int) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""Conducts a run: trains in slices, writes down what happens, keeps checkpoints, stops when asked to.
+"""Runs a training: trains in slices, writes down what happens, keeps checkpoints, stops when asked to.
 
 Where a slice ends depends on the tokens seen alone, never on the clock, so that a run that was killed and resumed takes
 the same slices and ends with the same bits. Checkpoints go by the clock; they change nothing.
@@ -35,7 +35,7 @@ class Interrupted(Exception):
         self.number = number  # of the signal
 
 
-def conduct(run: RunDirectory, show: Show, experiment: Experiment | None = None) -> Record:
+def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = None) -> Record:
     """Trains from where the run stands to its end, and returns the outcome. A run that has ended is left as it is.
 
     The experiment is what the run's options name; it is built from them if it is not given.

@@ -88,7 +88,7 @@ def map_matrices(function: Callable[[SparseMatrix], Any], params: Any) -> Any:
     return jax.tree.map(lambda leaf: function(leaf) if is_matrix(leaf) else leaf, params, is_leaf=is_matrix)
 
 
-def fill_up(matrix: SparseMatrix) -> SparseMatrix:
+def densify(matrix: SparseMatrix) -> SparseMatrix:
     """The same matrix with a full pattern, zeros where there was none; gradients still land on the values."""
     return SparseMatrix(matrix.to_dense().reshape(-1), Pattern.full(matrix.shape))
 

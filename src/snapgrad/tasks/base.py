@@ -11,21 +11,21 @@ from typing import Any, NamedTuple
 
 import jax
 
-NOTHING = -1  # as an input: no input; as a target: nothing is asked
+PADDING = -1  # as an input: no input; as a target: nothing is asked
 
 
 class Window(NamedTuple):
     """T consecutive steps of every lane of a batch of B.
 
-    xs: [T, B] integers, symbols below `Task.inputs`, or NOTHING (-1) for no input.
-    targets: [T, B] integers, classes below `Task.classes`, or NOTHING where nothing is asked.
-    begins: [B] booleans, the lanes in which a new sequence begins with this window.
+    xs: [T, B] integers, symbols below `Task.inputs`, or PADDING (-1) for no input.
+    targets: [T, B] integers, classes below `Task.classes`, or PADDING where nothing is asked.
+    is_start: [B] booleans, the lanes in which a new sequence begins with this window.
     tokens: how many of the T * B steps belong to a sequence; the others only fill up.
     """
 
     xs: jax.Array
     targets: jax.Array
-    begins: jax.Array
+    is_start: jax.Array
     tokens: jax.Array
 
 

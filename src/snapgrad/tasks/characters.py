@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad import arguments
-from snapgrad.tasks.base import NOTHING, Task, Window
+from snapgrad.tasks.base import PADDING, Task, Window
 
 BYTES = 256
 
@@ -45,25 +45,25 @@ class Crops(Task):
         return CropsState(key, jnp.int32(0), jnp.int32(0), jnp.zeros(batch, jnp.int32))
 
     def window(self, data: jax.Array, state: CropsState, steps: int) -> tuple[CropsState, Window]:
-        begins = state.step == 0
+        is_start = state.step == 0
         key = jax.random.fold_in(state.key, state.minibatch)
         places = len(data) - self.length  # a crop has one byte more than it has predictions
         drawn = jax.random.randint(key, state.starts.shape, 0, places, jnp.int32)
-        starts = jnp.where(begins, drawn, state.starts)
+        starts = jnp.where(is_start, drawn, state.starts)
 
         def symbols(offset: jax.Array) -> tuple[jax.Array, jax.Array]:
             inside = state.step + offset < self.length
             # Beyond the crop an index may leave the text: JAX then takes the last byte, and the mask drops it.
             at = starts + state.step + offset  # [B]
-            x, target = (jnp.where(inside, data[at + i].astype(jnp.int32), NOTHING) for i in (0, 1))
+            x, target = (jnp.where(inside, data[at + i].astype(jnp.int32), PADDING) for i in (0, 1))
             return x, target
 
         xs, targets = jax.vmap(symbols)(jnp.arange(steps, dtype=jnp.int32))
         step = state.step + steps
         ends = step >= self.length
         after = CropsState(state.key, state.minibatch + ends.astype(jnp.int32), jnp.where(ends, 0, step), starts)
-        tokens = jnp.sum(targets != NOTHING, dtype=jnp.int32)
-        return after, Window(xs, targets, jnp.full(starts.shape, begins), tokens)
+        tokens = jnp.sum(targets != PADDING, dtype=jnp.int32)
+        return after, Window(xs, targets, jnp.full(starts.shape, is_start), tokens)
 
     def sequence_steps(self, state: CropsState) -> int:
         return self.length

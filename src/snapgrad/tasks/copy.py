@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad import arguments
-from snapgrad.tasks.base import NOTHING, Task, Window
+from snapgrad.tasks.base import PADDING, Task, Window
 
 START, END = 2, 3  # symbols beside the bits 0 and 1
 THRESHOLD = 0.15  # bits per character at which a level is learnt
@@ -70,12 +70,12 @@ class Copy(Task):
         return CopyState(key, level, ended, before, zeros, self._steps(zeros), jnp.zeros(batch, jnp.float32))
 
     def window(self, data: tuple[()], state: CopyState, steps: int) -> tuple[CopyState, Window]:
-        begins = state.step >= self._steps(state.length)  # [B]
-        number = state.number + begins.astype(jnp.int32)
-        lanes = jax.random.split(state.key, len(begins))
+        is_start = state.step >= self._steps(state.length)  # [B]
+        number = state.number + is_start.astype(jnp.int32)
+        lanes = jax.random.split(state.key, len(is_start))
         keys = jax.vmap(lambda lane, n: jax.random.split(jax.random.fold_in(lane, n)))(lanes, number)  # [B, 2]
-        length = jnp.where(begins, self._draw(keys[:, 0], state.level), state.length)
-        first = jnp.where(begins, 0, state.step)
+        length = jnp.where(is_start, self._draw(keys[:, 0], state.level), state.length)
+        first = jnp.where(is_start, 0, state.step)
 
         def symbols(offset: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             step = first + offset  # [B]
@@ -84,12 +84,14 @@ class Copy(Task):
             bit = jax.vmap(lambda key, at: jax.random.bits(jax.random.fold_in(key, at)) & 1)(keys[:, 1], place)
             bit = bit.astype(jnp.int32)
             flag = (step == length + 1) | ((step == 2 * length + 2) & (self.length is not None))
-            x = jnp.where(reading, bit, jnp.where(flag, END, jnp.where(step == 0, START, NOTHING)))
-            return x, jnp.where(saying, bit, NOTHING), step < self._steps(length)
+            x = jnp.where(reading, bit, jnp.where(flag, END, jnp.where(step == 0, START, PADDING)))
+            return x, jnp.where(saying, bit, PADDING), step < self._steps(length)
 
         xs, targets, inside = jax.vmap(symbols)(jnp.arange(steps, dtype=jnp.int32))
-        after = state._replace(number=number, length=length, step=first + steps, bits=jnp.where(begins, 0, state.bits))
-        return after, Window(xs, targets, begins, jnp.sum(inside, dtype=jnp.int32))
+        after = state._replace(
+            number=number, length=length, step=first + steps, bits=jnp.where(is_start, 0, state.bits)
+        )
+        return after, Window(xs, targets, is_start, jnp.sum(inside, dtype=jnp.int32))
 
     def learn(self, state: CopyState, bits: jax.Array) -> CopyState:
         of_lane = state.bits + bits.sum(axis=0)
