@@ -11,7 +11,7 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
   constexpr int N = kTile;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
-  const int64_t lambda_tile = plan.credits * N, dynamics_tile = plan.dynamics * N, delta_tile = plan.states * N;
+  const int64_t lambda_tile = call.room.lambda * N, dynamics_tile = call.room.dynamics * N, delta_tile = plan.states * N;
   T* const lambda = static_cast<T*>(call.lambda) + first_tile * lambda_tile;
   const T* const dynamics = static_cast<const T*>(call.dynamics) + first_tile * dynamics_tile;
   const T* const delta = static_cast<const T*>(call.delta) + first_tile * delta_tile;

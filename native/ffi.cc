@@ -23,27 +23,47 @@ namespace {
 
 // ---- plans: Python makes them, compiled programs name them by a digest of their content and keep them alive
 
+// Where a program finds a plan. A place that is named by a digest keeps the plan that it was made with; a slot is empty at
+// first, and is given one plan after the other.
+class Place {
+ public:
+  explicit Place(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  std::shared_ptr<const Plan> plan() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return plan_;
+  }
+  void put(std::shared_ptr<const Plan> plan) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    plan_ = std::move(plan);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Plan> plan_;
+};
+
 class Registry {
  public:
-  // Keeps a plan that is already known under the name: programs may be holding it.
-  std::shared_ptr<Plan> add(const std::string& name, std::shared_ptr<Plan> plan) {
+  // Keeps what is already known under the name: programs may be holding it.
+  std::shared_ptr<Place> add(const std::string& name, std::shared_ptr<const Plan> plan) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = plans_.begin(); it != plans_.end();) it = it->second.expired() ? plans_.erase(it) : std::next(it);
-    if (const auto found = plans_.find(name); found != plans_.end()) {
+    for (auto it = places_.begin(); it != places_.end();) it = it->second.expired() ? places_.erase(it) : std::next(it);
+    if (const auto found = places_.find(name); found != places_.end()) {
       if (auto known = found->second.lock()) return known;
     }
-    plans_[name] = plan;
-    return plan;
+    auto place = std::make_shared<Place>(std::move(plan));
+    places_[name] = place;
+    return place;
   }
-  std::shared_ptr<Plan> find(std::string_view name) {
+  std::shared_ptr<Place> find(std::string_view name) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = plans_.find(std::string(name));
-    return found == plans_.end() ? nullptr : found->second.lock();
+    const auto found = places_.find(std::string(name));
+    return found == places_.end() ? nullptr : found->second.lock();
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, std::weak_ptr<Plan>> plans_;
+  std::unordered_map<std::string, std::weak_ptr<Place>> places_;
 };
 
 Registry& registry() {
@@ -54,14 +74,14 @@ Registry& registry() {
 // What a compiled program holds.
 struct Held {
   static ffi::TypeId id;
-  std::shared_ptr<Plan> plan;
+  std::shared_ptr<Place> place;
 };
 ffi::TypeId Held::id = {};
 const ffi::TypeInfo held_info = ffi::MakeTypeInfo<Held>();
 
 ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan) {
   auto held = std::make_unique<Held>(Held{registry().find(plan)});
-  if (held->plan == nullptr) {
+  if (held->place == nullptr) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(plan) +
                                                        " is not known in this process"));
   }
@@ -120,11 +140,22 @@ Type arithmetic(ffi::DataType type) {
   throw Mismatch("snapgrad: arithmetic must be float32 or float64");
 }
 
+// Shared, so that it stays while the kernel runs whatever is put into its place.
 template <class P>
-const P& plan_of(const Held* held) {
-  const P* const plan = dynamic_cast<const P*>(held->plan.get());
-  if (plan == nullptr) throw Mismatch("snapgrad: the plan is of another kind");
-  return *plan;
+std::shared_ptr<const P> plan_in(const Place& place) {
+  auto plan = std::dynamic_pointer_cast<const P>(place.plan());
+  if (plan == nullptr) throw Mismatch("snapgrad: there is no plan of this kind in its place");
+  return plan;
+}
+
+// Entries a lane of a buffer [..., tiles, n, tile]: as many as the plan asks for, or more.
+int64_t room_for(const char* name, const ffi::AnyBuffer& buffer, int64_t needed) {
+  const int64_t room = dimension(name, buffer, 2);
+  if (room < needed) {
+    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., n, tile] with n >= " + std::to_string(needed) +
+                   ", got " + text(buffer.dimensions()));
+  }
+  return room;
 }
 
 class XlaPool : public Pool {
@@ -182,14 +213,18 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
                           ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, Out influence,
                           Out gradient) {
   return guarded([&] {
-    const auto& plan = plan_of<BlocksPlan>(held);
+    const auto held_plan = plan_in<BlocksPlan>(*held->place);
+    const BlocksPlan& plan = *held_plan;
     const ffi::DataType type = dynamics.element_type(), stored = influence->element_type();
     const Type kind = arithmetic(type);
     const bool half = stored == ffi::DataType::BF16 && kind == Type::kFloat32;
     const auto [tiles, tile] = tiles_of("dynamics", dynamics);
-    const int64_t outer = check("influence", *influence, half ? stored : type, {tiles, plan.kept, tile});
-    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, plan.dynamics, tile}), outer);
-    check_equal("immediate", check("immediate", immediate, type, {tiles, plan.immediate, tile}), outer);
+    const InfluenceStep::Room room{room_for("influence", *influence, plan.kept),
+                                   room_for("dynamics", dynamics, plan.dynamics),
+                                   room_for("immediate", immediate, plan.immediate)};
+    const int64_t outer = check("influence", *influence, half ? stored : type, {tiles, room.influence, tile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, room.dynamics, tile}), outer);
+    check_equal("immediate", check("immediate", immediate, type, {tiles, room.immediate, tile}), outer);
     check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
     check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
     carry_over(old, *influence);
@@ -197,8 +232,8 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
     const int64_t batch = tiles * tile;
     for (int64_t i = 0; i < outer; ++i) {
       kernels().influence_step(kind, half ? Type::kBfloat16 : kind,
-                               {plan, tiles, tile, nth(*influence, i, batch * plan.kept),
-                                nth(dynamics, i, batch * plan.dynamics), nth(immediate, i, batch * plan.immediate),
+                               {plan, tiles, tile, room, nth(*influence, i, batch * room.influence),
+                                nth(dynamics, i, batch * room.dynamics), nth(immediate, i, batch * room.immediate),
                                 nth(delta, i, batch * plan.states), nth(*gradient, i, plan.params)},
                                pool);
     }
@@ -224,20 +259,23 @@ ffi::Error forget(ffi::ThreadPool threads, ffi::AnyBuffer old, ffi::AnyBuffer wh
 ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer later,
                        ffi::AnyBuffer dynamics, ffi::AnyBuffer delta, Out lambda, Out credit) {
   return guarded([&] {
-    const auto& plan = plan_of<BlocksPlan>(held);
+    const auto held_plan = plan_in<BlocksPlan>(*held->place);
+    const BlocksPlan& plan = *held_plan;
     const ffi::DataType type = dynamics.element_type();
     const Type kind = arithmetic(type);
     const int64_t tiles = dimension("dynamics", dynamics, 3), batch = tiles * kTile;
-    const int64_t outer = check("lambda", *lambda, type, {tiles, plan.credits, kTile});
-    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, plan.dynamics, kTile}), outer);
+    const CreditStep::Room room{room_for("lambda", *lambda, plan.credits),
+                                room_for("dynamics", dynamics, plan.dynamics)};
+    const int64_t outer = check("lambda", *lambda, type, {tiles, room.lambda, kTile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, room.dynamics, kTile}), outer);
     check_equal("delta", check("delta", delta, type, {tiles, plan.states, kTile}), outer);
     check_equal("credit", check("credit", *credit, type, {tiles, plan.entries, kTile}), outer);
     carry_over(later, *lambda);
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer; ++i) {
       kernels().credit_step(kind,
-                            {plan, tiles, nth(*lambda, i, plan.credits * batch), nth(dynamics, i, plan.dynamics * batch),
-                             nth(delta, i, plan.states * batch), nth(*credit, i, plan.entries * batch)},
+                            {plan, tiles, room, nth(*lambda, i, room.lambda * batch),
+                             nth(dynamics, i, room.dynamics * batch), nth(delta, i, plan.states * batch), nth(*credit, i, plan.entries * batch)},
                             pool);
     }
   });
@@ -246,7 +284,8 @@ ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ff
 ffi::Error product(Held* held, ffi::ThreadPool threads, std::string_view, bool transposed, ffi::AnyBuffer values,
                    ffi::AnyBuffer x, Out out) {
   return guarded([&] {
-    const auto& plan = plan_of<MatrixPlan>(held);
+    const auto held_plan = plan_in<MatrixPlan>(*held->place);
+    const MatrixPlan& plan = *held_plan;
     const ffi::DataType type = values.element_type();
     const Type kind = arithmetic(type);
     const int64_t batch = dimension("x", x, 1), from = transposed ? plan.rows : plan.cols;
@@ -264,7 +303,8 @@ ffi::Error product(Held* held, ffi::ThreadPool threads, std::string_view, bool t
 ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer y, ffi::AnyBuffer x,
                            Out out) {
   return guarded([&] {
-    const auto& plan = plan_of<MatrixPlan>(held);
+    const auto held_plan = plan_in<MatrixPlan>(*held->place);
+    const MatrixPlan& plan = *held_plan;
     const ffi::DataType type = y.element_type();
     const Type kind = arithmetic(type);
     const int64_t batch = dimension("y", y, 1);
@@ -280,7 +320,8 @@ ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view
 ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer left, ffi::AnyBuffer right,
                 Out out) {
   return guarded([&] {
-    const auto& plan = plan_of<SumsPlan>(held);
+    const auto held_plan = plan_in<SumsPlan>(*held->place);
+    const SumsPlan& plan = *held_plan;
     const ffi::DataType type = left.element_type();
     const Type kind = arithmetic(type);
     const auto [tiles, tile] = tiles_of("left", left);
@@ -288,12 +329,13 @@ ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyB
     const bool shared = dimension("right", right, 3) == 1 && dimension("right", right, 1) == 1;  // by all lanes
     const Tiles of_right = shared ? Tiles{1, 1} : Tiles{tiles, tile};
     check_equal("right", check("right", right, type, {of_right.count, plan.right, of_right.size}), outer);
-    check_equal("out", check("out", *out, type, {tiles, plan.sums, tile}), outer);
+    const int64_t room = room_for("out", *out, plan.sums);
+    check_equal("out", check("out", *out, type, {tiles, room, tile}), outer);
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer; ++i) {
       kernels().sums(kind,
-                     {plan, tiles, tile, shared, nth(left, i, tiles * plan.left * tile),
-                      nth(right, i, of_right.count * plan.right * of_right.size), nth(*out, i, tiles * plan.sums * tile)},
+                     {plan, tiles, tile, shared, room, nth(left, i, tiles * plan.left * tile),
+                      nth(right, i, of_right.count * plan.right * of_right.size), nth(*out, i, tiles * room * tile)},
                      pool);
     }
   });
@@ -320,6 +362,7 @@ XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<An
 // ---- Python
 
 using Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Writable = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Indices indices(const char* name, const Array& array) { return {name, array.data(), static_cast<int64_t>(array.size())}; }
 
@@ -341,7 +384,20 @@ NB_MODULE(_native, m) {
   m.attr("instructions") = kernels().name;
   m.attr("tile") = kTile;
 
-  nb::class_<Plan>(m, "Plan", "Index structures of one network, checked when they were made.");
+  nb::class_<Place>(m, "Place", "Holds index structures of one network, checked when they were made.")
+      .def("put", [](Place& slot, const Place& other) { slot.put(other.plan()); }, nb::arg("other"));
+  m.def("slot", [](const std::string& name) { return registry().add(name, nullptr); }, nb::arg("name"));
+  m.def(
+      "influence_places",
+      [](const Place& place, int64_t tile, Writable states, Writable params) {
+        const auto plan = plan_in<BlocksPlan>(place);
+        if (tile != 1 && tile != kTile) throw std::invalid_argument("`tile` must be 1 or " + std::to_string(kTile));
+        if (static_cast<int64_t>(states.size()) != plan->kept || static_cast<int64_t>(params.size()) != plan->kept) {
+          throw std::invalid_argument("`states` and `params` must have " + std::to_string(plan->kept) + " elements");
+        }
+        plan->places(tile, states.data(), params.data());
+      },
+      nb::arg("place"), nb::kw_only(), nb::arg("tile"), nb::arg("states"), nb::arg("params"));
   m.def(
       "blocks_plan",
       [](const std::string& name, int64_t states, int64_t params, Array dynamics_starts, Array dynamics, Array reach_starts,

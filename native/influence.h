@@ -96,9 +96,9 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
         old_at.data[t] = net.terms[t].row * static_cast<uint32_t>(stride);
       }
       for (int64_t tile = 0; tile < call.tiles; ++tile) {
-        S* const influence = static_cast<S*>(call.influence) + tile * plan.kept * N;
-        const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * plan.dynamics * N;
-        const T* const immediate = static_cast<const T*>(call.immediate) + tile * plan.immediate * N;
+        S* const influence = static_cast<S*>(call.influence) + tile * call.room.influence * N;
+        const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * call.room.dynamics * N;
+        const T* const immediate = static_cast<const T*>(call.immediate) + tile * call.room.immediate * N;
         const T* const delta = static_cast<const T*>(call.delta) + tile * plan.states * N;
         // D in the order in which every strip of the block will use it.
         T* to = in_order.data;

@@ -65,9 +65,9 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
     Scratch<T> old_rows(plan.most_rows * kSlots), gradients(slots);
     __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(slots));
     for (int64_t lane = 0; lane < call.tiles; ++lane) {
-      S* const influence = static_cast<S*>(call.influence) + lane * plan.kept;
-      const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * plan.dynamics;
-      const T* const immediate = static_cast<const T*>(call.immediate) + lane * plan.immediate;
+      S* const influence = static_cast<S*>(call.influence) + lane * call.room.influence;
+      const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * call.room.dynamics;
+      const T* const immediate = static_cast<const T*>(call.immediate) + lane * call.room.immediate;
       const T* const delta = static_cast<const T*>(call.delta) + lane * plan.states;
       for (int64_t s = range.begin; s < range.end; ++s) {
         T* const gradient = gradients.data + (s - range.begin) * kSlots;

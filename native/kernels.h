@@ -10,13 +10,20 @@ namespace snapgrad {
 
 enum class Type { kFloat32, kFloat64, kBfloat16 };
 
+// Buffers whose size goes with the pattern may be longer than the plan asks for: they have room for another plan. Then
+// `room` says how many entries a lane has of each; the rest is not used.
+
 // J <- D J + I on every block, in place; g <- sum over lanes of delta . J.
 struct InfluenceStep {
+  struct Room {
+    int64_t influence, dynamics, immediate;
+  };
   const BlocksPlan& plan;
   int64_t tiles, tile;    // tile is kTile, and J stored strip by strip, each [R, columns, kTile]; or 1, and each [R, P]
-  void* influence;        // [tiles, kept, tile], of type `storage`
-  const void* dynamics;   // [tiles, dynamics, tile]
-  const void* immediate;  // [tiles, immediate, tile]: group by group, each [E, P]
+  Room room;              // at least plan.kept, plan.dynamics, plan.immediate
+  void* influence;        // [tiles, room, tile], of type `storage`
+  const void* dynamics;   // [tiles, room, tile]
+  const void* immediate;  // [tiles, room, tile]: group by group, each [E, P]
   const void* delta;      // [tiles, states, tile]
   void* gradient;         // [params]
 };
@@ -30,10 +37,14 @@ struct Forget {
 
 // Lambda <- Lambda + delta; credit <- Lambda at the immediate rows; Lambda <- D^T Lambda, in place.
 struct CreditStep {
+  struct Room {
+    int64_t lambda, dynamics;
+  };
   const BlocksPlan& plan;
   int64_t tiles;
-  void* lambda;          // [tiles, credits, kTile]
-  const void* dynamics;  // [tiles, dynamics, kTile], column by column
+  Room room;             // at least plan.credits, plan.dynamics
+  void* lambda;          // [tiles, room, kTile]
+  const void* dynamics;  // [tiles, room, kTile], column by column
   const void* delta;     // [tiles, states, kTile]
   void* credit;          // [tiles, entries, kTile]
 };
@@ -62,9 +73,10 @@ struct Sums {
   const SumsPlan& plan;
   int64_t tiles, tile;  // tile is kTile or 1
   bool right_is_shared;
+  int64_t room;       // at least plan.sums; sums without a term are zero
   const void* left;   // [tiles, left, tile]
   const void* right;  // [tiles, right, tile], or [right] for all lanes
-  void* out;          // [tiles, sums, tile]
+  void* out;          // [tiles, room, tile]
 };
 
 struct Kernels {

@@ -245,6 +245,26 @@ Strips BlocksPlan::cut(int unit, Width&& most_units) const {
   return strips;
 }
 
+void BlocksPlan::places(int64_t tile, int32_t* state, int32_t* param) const {
+  const auto put = [&](const Block& block, int64_t at, int64_t first, int64_t width) {
+    for (const int32_t row : subnetworks[block.subnetwork].rows) {
+      for (int64_t c = 0; c < width; ++c, ++at) {
+        state[at] = row;
+        param[at] = column_param[block.column_at + first + c];
+      }
+    }
+  };
+  if (tile == 1) {
+    for (const Block& block : blocks) put(block, block.influence_at, 0, block.width);
+    return;
+  }
+  for (const Strip& strip : lane_strips.all) {
+    const Block& block = blocks[strip.block];
+    const auto rows = static_cast<int64_t>(subnetworks[block.subnetwork].rows.size());
+    put(block, block.influence_at + rows * strip.first, strip.first, strip.width);
+  }
+}
+
 MatrixPlan::MatrixPlan(int64_t n_cols, Rows pattern)
     : rows(pattern.count()), cols(n_cols), entries(pattern.columns.size) {
   check_size("cols", cols);

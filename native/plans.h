@@ -110,6 +110,9 @@ struct BlocksPlan : Plan {
   BlocksPlan(int64_t states, int64_t params, Rows dynamics, Rows reach, Rows group_params, Rows group_entries,
              int vector_bytes);
 
+  // The state entry and the parameter of every kept entry, in the order in which J is stored in tiles of so many lanes.
+  void places(int64_t tile, int32_t* state, int32_t* param) const;
+
  private:
   void group_credit();
   template <class Width>

@@ -6,7 +6,7 @@ void sums_range(const Sums& call, int64_t tile, int64_t first, int64_t end) {
   const SumsPlan& plan = call.plan;
   const T* const left = static_cast<const T*>(call.left) + tile * plan.left * N;
   const T* const right = static_cast<const T*>(call.right) + (kShared ? 0 : tile * plan.right * N);
-  T* const out = static_cast<T*>(call.out) + tile * plan.sums * N;
+  T* const out = static_cast<T*>(call.out) + tile * call.room * N;
   for (int64_t i = first; i < end; ++i) {
     Vector<T, N> sum = {};
     for (uint32_t t = plan.starts[i]; t < plan.starts[i + 1]; ++t) {
@@ -24,6 +24,11 @@ void sums_range(const Sums& call, int64_t tile, int64_t first, int64_t end) {
 template <class T>
 void sums(const Sums& call, Pool& pool) {
   const SumsPlan& plan = call.plan;
+  const auto rest = static_cast<size_t>(call.room - plan.sums) * static_cast<size_t>(call.tile);
+  for (int64_t tile = 0; rest > 0 && tile < call.tiles; ++tile) {
+    T* const end = static_cast<T*>(call.out) + (tile + 1) * call.room * call.tile;
+    __builtin_memset(end - rest, 0, sizeof(T) * rest);
+  }
   const int64_t tasks = task_count((static_cast<int64_t>(plan.terms.size()) * 2 + 4 * plan.sums) * call.tiles, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const int64_t first = plan.sums * task / tasks, end = plan.sums * (task + 1) / tasks;
