@@ -19,6 +19,7 @@ from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
 from snapgrad.kernels.select import backend_info
 from snapgrad.readouts import Readout
+from snapgrad.sparsity import pruning, rewiring
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.train import Carry, Progress, Trainer
@@ -51,6 +52,8 @@ __all__ = [
     "costs",
     "frozen",
     "multiply",
+    "pruning",
+    "rewiring",
     "rflo",
     "rtrl",
     "snap",

@@ -21,7 +21,7 @@ from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import select
-from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.base import Kernel, Structure
 from snapgrad.kernels.select import Backend
 
 
@@ -33,22 +33,37 @@ class Outcome(NamedTuple):
     memory: PyTree  # the algorithm's memory after it
 
 
+def _cannot_transfer(kernel: Kernel, memory: PyTree, old: PyTree, new: PyTree) -> PyTree:
+    raise ValueError("`rewire` must be None for an algorithm that does not say what becomes of its memory")
+
+
 class Rule(NamedTuple):
     """What an algorithm has to say for itself.
 
     start(kernel, cell_params, batch_size, key) -> memory
     window(kernel, cell_params, s_0, memory, xs) -> hs [T, B, ...], and a function deltas [T, B, ...] -> Outcome
     restart(kernel, memory, where) -> memory with a new sequence in those lanes
+    transfer(kernel, memory, old, new) -> memory for the cell's parameters `new`, whose patterns are not those of `old`
+    structures(cell_params) -> what `window` asks the kernel to work by, beside the cell's matrices; or None if the
+        program depends on the patterns in other ways too
     """
 
     start: Callable[[Kernel, PyTree, int, Any], PyTree]
     window: Callable[[Kernel, PyTree, PyTree, PyTree, Any], tuple[jax.Array, Callable[[jax.Array], Outcome]]]
     restart: Callable[[Kernel, PyTree, jax.Array], PyTree]
+    transfer: Callable[[Kernel, PyTree, PyTree, PyTree], PyTree] = _cannot_transfer
+    structures: Callable[[PyTree], tuple[Structure, ...] | None] = lambda params: None
 
 
-def memoryless(window: Callable[..., Any]) -> Rule:
+def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] = lambda params: ()) -> Rule:
     """The rule of an algorithm that remembers nothing beside the cell's state."""
-    return Rule(lambda kernel, params, batch_size, key: (), window, lambda kernel, memory, where: memory)
+    return Rule(
+        start=lambda kernel, params, batch_size, key: (),
+        window=window,
+        restart=lambda kernel, memory, where: memory,
+        transfer=lambda kernel, memory, old, new: memory,
+        structures=structures,
+    )
 
 
 def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Algorithm:
@@ -83,7 +98,7 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Al
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
         outcome = backward(deltas)
         grads = Params(cell=outcome.grads, readout=readout_grads)
-        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses))
+        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, deltas))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 
     def reset(state: State, where: Any) -> State:
@@ -94,7 +109,19 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Al
         restarted = jax.tree.map(lambda s, s_0: select_lanes(where, s_0[None], s), state.cell, fresh)
         return State(restarted, rule.restart(state.origin.kernel, state.memory, where), state.origin)
 
-    return Algorithm(init, grad, reset)
+    def rewire(state: State, old: Params, new: Params) -> State:
+        checks.params(cell, old)
+        checks.params(cell, new)
+        checks.state(state, origin(old))
+        memory = rule.transfer(kernel_for(old), state.memory, old.cell, new.cell)
+        return State(state.cell, memory, origin(new))
+
+    def structures(params: Params) -> tuple[Structure, ...] | None:
+        checks.params(cell, params)
+        multiplied, own = cell.multiplied(params.cell), rule.structures(params.cell)
+        return None if multiplied is None or own is None else (*multiplied, *own)
+
+    return Algorithm(init, grad, reset, rewire, structures)
 
 
 def initial_states(cell: Cell, params: PyTree, batch_size: int) -> PyTree:

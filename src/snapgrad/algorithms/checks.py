@@ -55,7 +55,7 @@ def maker(state: Any, algorithm: str, cell: Cell) -> None:
 def state(value: Any, origin: Origin) -> None:
     """Refuses a state of another algorithm, cell or sparsity pattern."""
     maker(value, origin.algorithm, origin.cell)
-    if value.origin.kernel != origin.kernel:
+    if value.origin.kernel.name != origin.kernel.name:
         wanted, got = origin.kernel.name, value.origin.kernel.name
         raise ValueError(f"`state` must come from init with the same backend ({wanted}), got one from {got}")
     if value.origin.structure != origin.structure:

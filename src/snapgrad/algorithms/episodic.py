@@ -26,7 +26,7 @@ from snapgrad.algorithms.base import (
     unroll,
 )
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Credit, Kernel, from_tiles, to_tiles
+from snapgrad.kernels.base import Credit, Kernel, Structure, from_tiles, to_tiles
 from snapgrad.sparsity.reach import influence_blocks
 
 
@@ -56,4 +56,10 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
 
         return trajectory.outputs, backward
 
-    return memoryless(window)
+    def structures(params: PyTree) -> tuple[Structure, ...] | None:
+        jacobians = cell.jacobians(params)
+        blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
+        sums = jacobians.sums(blocks.dynamics, by_column=True)
+        return None if sums is None else (blocks, *sums)
+
+    return memoryless(window, structures)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.base import Kernel, Structure
 
 Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
 
@@ -25,6 +25,7 @@ class Info(NamedTuple):
     """Diagnostics of a window; nothing here is needed to go on."""
 
     losses: jax.Array  # [T, B] loss of every example at every step
+    deltas: jax.Array  # [T, B, ...] dL/dh at every step; costs nothing under jit if it is not used
 
 
 class Gradient(NamedTuple):
@@ -59,7 +60,7 @@ class State:
 
 
 class Algorithm(NamedTuple):
-    """A way to compute gradients of a recurrent cell: three pure functions.
+    """A way to compute gradients of a recurrent cell: pure functions.
 
     init(params, batch_size, key=None) -> state
         The state of `batch_size` sequences about to start. Only `uoro` uses the key.
@@ -69,8 +70,16 @@ class Algorithm(NamedTuple):
         algorithm starts every window afresh and ignores the state's content.
     reset(state, where) -> state
         Starts a new sequence in the lanes where `where` [B] is True, and leaves the others as they are.
+    rewire(state, old, new) -> state
+        Moves a state from the parameters `old` to `new`, which differ in the sparsity patterns of the cell. What
+        belongs to entries that stay is kept, what belongs to new ones starts at zero. Not for use inside jit.
+    structures(params) -> tuple or None
+        What a kernel works by on parameters of these patterns, in a fixed order. `grad` depends on the patterns in this
+        way only, so that one compiled program can serve all patterns of these sizes; None if it depends on them more.
     """
 
     init: Callable[..., State]
     grad: Callable[[Params, State, Any, Any], tuple[Gradient, State]]
     reset: Callable[[State, Any], State]
+    rewire: Callable[[State, Params, Params], State]
+    structures: Callable[[Params], tuple[Structure, ...] | None]

@@ -32,8 +32,9 @@ from snapgrad.algorithms.base import (
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Influence, Kernel, to_tiles
+from snapgrad.kernels.base import Influence, Kernel, Structure, to_tiles
 from snapgrad.kernels.select import Backend
+from snapgrad.sparsity.moves import parameter_sources
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
@@ -120,4 +121,12 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         dynamics = jacobians.dynamics if decay is None else Pattern.diagonal(jacobians.dynamics.shape[0])
         return influence_blocks(jacobians.groups, dynamics, order)
 
-    return Rule(start, window, restart)
+    def transfer(kernel: Kernel, J: Influence, old: PyTree, new: PyTree) -> Influence:
+        return kernel.carry_over(blocks_of(old), blocks_of(new), parameter_sources(old, new), J)
+
+    def structures(params: PyTree) -> tuple[Structure, ...] | None:
+        blocks = blocks_of(params)
+        sums = cell.jacobians(params).sums(blocks.dynamics, by_column=False)
+        return None if sums is None else (blocks, *sums)
+
+    return Rule(start, window, restart, transfer, structures)

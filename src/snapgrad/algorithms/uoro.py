@@ -33,6 +33,8 @@ from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
+from snapgrad.sparsity.matrix import append_zero
+from snapgrad.sparsity.moves import parameter_sources
 
 
 class Estimate(NamedTuple):
@@ -96,7 +98,12 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
             state=select_lanes(where, zero, memory.state), params=select_lanes(where, zero, memory.params)
         )
 
-    return build(f"uoro(rank={rank})", cell, loss, Rule(start, window, restart), backend)
+    def transfer(kernel: Kernel, memory: Estimate, old: PyTree, new: PyTree) -> Estimate:
+        params = append_zero(memory.params)[..., parameter_sources(old, new)]
+        return memory._replace(params=params)
+
+    rule = Rule(start, window, restart, transfer, structures=lambda params: ())
+    return build(f"uoro(rank={rank})", cell, loss, rule, backend)
 
 
 def _advance(

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.base import Kernel, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -54,6 +54,13 @@ class Jacobians(abc.ABC):
         parameters is allowed to see it. The function turns it into what `collect` needs of it.
         """
 
+    def sums(self, wanted: Pattern, *, by_column: bool) -> tuple[Sums, ...] | None:
+        """The sums that `dynamics_at` and `immediate_at` ask a kernel for, or with `by_column` those of `backward_at`.
+
+        None if the values come in any other way: their program then depends on the patterns.
+        """
+        return None
+
     @abc.abstractmethod
     def collect(self, kernel: Kernel, params: PyTree, s_tm1: PyTree, x_t: jax.Array, pulled: PyTree) -> PyTree:
         """The sum over a whole window of credit times I: a gradient shaped like `params`.
@@ -66,6 +73,7 @@ class Cell(abc.ABC):
     """A recurrent cell. Immutable and hashable: its equality decides whether compiled code can be reused."""
 
     inputs: int  # width of an input vector, or of the one-hot that an integer input stands for
+    gates: int = 1  # matrices of one size that its weight matrices stack by rows; rewiring keeps the count in each
 
     @abc.abstractmethod
     def init(self, key: jax.Array, sparsity: float = 0.0) -> PyTree:
@@ -89,6 +97,10 @@ class Cell(abc.ABC):
     @abc.abstractmethod
     def check(self, params: PyTree) -> None:
         """Raises an error of one sentence if `params` are not this cell's."""
+
+    def multiplied(self, params: PyTree) -> tuple[Pattern, ...] | None:
+        """The patterns on which `step` depends by products with the matrices alone; None if that is not known."""
+        return None
 
     @abc.abstractmethod
     def jacobians(self, params: PyTree) -> Jacobians:

@@ -201,5 +201,8 @@ class UnitCell(Cell):
             v = v + params.recurrent_bias
         return u.reshape(self.gates, self.units), v.reshape(self.gates, self.units)
 
+    def multiplied(self, params: UnitParams) -> tuple[Pattern, ...]:
+        return tuple(m.pattern for m in (params.recurrent, params.input) if not m.pattern.is_full)
+
     def jacobians(self, params: UnitParams) -> Jacobians:
         return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern)

@@ -68,18 +68,29 @@ def rule_structure(cell: UnitCell) -> RuleDerivatives:
 
 
 class UnitJacobians(Jacobians):
-    """D and I of a unit-wise cell whose weights have the given patterns."""
+    """D and I of a unit-wise cell whose weights have the given patterns.
 
-    def __init__(self, cell: UnitCell, recurrent: Pattern, input: Pattern):
+    With `absent`, I is that of weights which do not exist, in place of the parameters: recurrent and input ones at
+    these patterns. They are zero, so D is the same.
+    """
+
+    def __init__(
+        self, cell: UnitCell, recurrent: Pattern, input: Pattern, absent: tuple[Pattern, Pattern] | None = None
+    ):
         self.cell = cell
         self._structure = rule_structure(cell)
         self._build_dynamics(recurrent)
-        self._build_immediate(recurrent, input)
+        if absent is None:
+            self._build_immediate(recurrent, input, biases=1 + cell.recurrent_bias)
+        else:
+            self._build_immediate(*absent, biases=0)
 
     @staticmethod
     @lru_cache(maxsize=32)
-    def of(cell: UnitCell, recurrent: Pattern, input: Pattern) -> UnitJacobians:
-        return UnitJacobians(cell, recurrent, input)
+    def of(
+        cell: UnitCell, recurrent: Pattern, input: Pattern, absent: tuple[Pattern, Pattern] | None = None
+    ) -> UnitJacobians:
+        return UnitJacobians(cell, recurrent, input, absent)
 
     def _build_dynamics(self, recurrent: Pattern) -> None:
         k, states = self.cell.units, self.cell.states
@@ -103,14 +114,13 @@ class UnitJacobians(Jacobians):
         )
         self._weights = recurrent.nnz
 
-    def _build_immediate(self, recurrent: Pattern, input: Pattern) -> None:
+    def _build_immediate(self, recurrent: Pattern, input: Pattern, *, biases: int) -> None:
         k, states, gates = self.cell.units, self.cell.states, self.cell.gates
         # Parameters in ravel_pytree order. `via`: through u (0) or v (1); `source`: into [h, x, 1].
-        rows: list[Any] = [recurrent.rows, input.rows, np.arange(gates * k)]
-        source: list[Any] = [recurrent.cols, k + input.cols, np.full(gates * k, k + self.cell.inputs)]
-        via: list[Any] = [np.ones(recurrent.nnz, int), np.zeros(input.nnz, int), np.zeros(gates * k, int)]
-        if self.cell.recurrent_bias:
-            rows, source, via = rows + rows[-1:], source + source[-1:], [*via, np.ones(gates * k, int)]
+        rows: list[Any] = [recurrent.rows, input.rows] + [np.arange(gates * k)] * biases
+        source: list[Any] = [recurrent.cols, k + input.cols] + [np.full(gates * k, k + self.cell.inputs)] * biases
+        via: list[Any] = [np.ones(recurrent.nnz, int), np.zeros(input.nnz, int)]
+        via += [np.full(gates * k, which) for which in range(biases)]
         row, presynaptic, through = np.concatenate(rows), np.concatenate(source), np.concatenate(via)
         gate, unit = row // k, row % k
 
@@ -162,6 +172,10 @@ class UnitJacobians(Jacobians):
         place = order[wanted.find(self.dynamics.rows, self.dynamics.cols)][which]
         kept = place < wanted.nnz
         return Sums.of((self._derivatives, self._weights + 1), wanted.nnz, place[kept], left_of[kept], right_of[kept])
+
+    def sums(self, wanted: Pattern, *, by_column: bool) -> tuple[Sums, ...]:
+        dynamics = self._dynamics_sums(wanted, by_column)
+        return (dynamics,) if by_column else (dynamics, self._immediate_sums)
 
     def _derivatives_at(self, kernel: Kernel, params: UnitParams) -> Callable[[jax.Array, jax.Array], RuleDerivatives]:
         cell, ready = self.cell, kernel.ready(params)

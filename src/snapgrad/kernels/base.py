@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
 Influence = Any  # the kept part of J of a batch, laid out as the kernel likes
@@ -48,10 +49,14 @@ class Sums:
         return content.hexdigest()
 
 
+Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
+
+
 class Kernel(abc.ABC):
     """How fast: one way to carry out what every algorithm needs."""
 
     name: str
+    dense_from_density: float  # from this share of entries on, a matrix multiplies faster as a dense one
 
     @abc.abstractmethod
     def ready(self, params: Any) -> Any:
@@ -88,6 +93,13 @@ class Kernel(abc.ABC):
         """J = 0 in the lanes where `where` [B] is True."""
 
     @abc.abstractmethod
+    def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
+        """J of the `old` blocks at the `new` ones, zero where there was none; outside of jit.
+
+        `sources` gives the old number of every new parameter, or one past the end (`moves.parameter_sources`).
+        """
+
+    @abc.abstractmethod
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         """Lambda = 0: nothing lies behind the end of the window."""
 
@@ -97,6 +109,26 @@ class Kernel(abc.ABC):
 
         In tiles: D of nnz(blocks.dynamics), column by column, delta of the states; the result of nnz(groups.entries).
         """
+
+
+def place_sources(
+    old: tuple[NDArray[Any], NDArray[Any]],
+    new: tuple[NDArray[Any], NDArray[Any]],
+    sources: NDArray[np.int64],
+    states: int,
+    nowhere: int,
+) -> NDArray[np.int64]:
+    """For every new place of J the old one of the same state entry and parameter, or `nowhere`.
+
+    Places are (state entry, parameter) in the order in which J is stored; `sources` as for `Kernel.carry_over`.
+    """
+    had = old[1].astype(np.int64) * states + old[0]
+    wants = sources[new[1]] * states + new[0]
+    order = np.argsort(had, kind="stable")
+    had = had[order]
+    at = np.minimum(np.searchsorted(had, wants), max(len(had) - 1, 0))
+    found = had[at] == wants if len(had) else np.zeros(len(wants), bool)
+    return np.where(found, order[at] if len(had) else 0, nowhere)
 
 
 def to_tiles(values: jax.Array, tile: int) -> jax.Array:

@@ -1,7 +1,8 @@
 """The compiled module `_native`: registered with XLA, if it was built, and the plans that its kernels work by.
 
 A plan is a network's index structures, made and checked once. Compiled programs name it by a digest of its content and
-keep it alive; so does the name itself (`PlanName`), which stands in the traced program.
+keep it alive; so does the name itself (`PlanName`), which stands in the traced program. A program may also name a slot,
+whose plan is exchanged between two calls (kernels/slots.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.kernels.base import Sums
+from snapgrad.kernels.base import Structure, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
@@ -47,9 +48,35 @@ def register() -> None:
 
 
 class PlanName(str):
-    """A digest that holds what it names."""
+    """A name that holds what it names: the place of a plan."""
 
     plan: Any
+
+
+def slot(name: str) -> PlanName:
+    """A place for plans, empty."""
+    register()
+    made = PlanName(name)
+    made.plan = _native.slot(name)
+    return made
+
+
+def plan(structure: Structure) -> PlanName:
+    """The plan of index structures of any kind."""
+    match structure:
+        case Sums():
+            return sums_plan(structure)
+        case Blocks():
+            return blocks_plan(structure)
+        case _:
+            return matrix_plan(structure)
+
+
+def influence_places(blocks: Blocks, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """The state entry and the parameter of every kept entry, in the order in which J is stored."""
+    states, params = (np.empty(blocks.kept, np.int32) for _ in range(2))
+    _native.influence_places(blocks_plan(blocks).plan, tile=tile, states=states, params=params)
+    return states, params
 
 
 def _named(digest: str, make: Any, **arrays: Any) -> PlanName:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
+from snapgrad.kernels.base import Credit, Influence, Kernel, Structure, Sums, place_sources
 from snapgrad.kernels.products import NativeMatrix
-from snapgrad.sparsity.matrix import densify, map_matrices
+from snapgrad.kernels.slots import Slots, with_room
+from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster. Measured on two CPU cores by
@@ -21,23 +25,43 @@ TILE = binding.TILE
 
 
 class NativeKernel(Kernel):
-    """J is one array [tiles, kept, tile], Lambda one array [tiles, rows of all blocks, tile]."""
+    """J is one array [tiles, kept or more, tile], Lambda one array [tiles, rows of all blocks, tile].
+
+    With `slots` its programs find their plans there, so that patterns can change; full matrices stay as they are.
+    """
 
     name = "native"
     credit_tile = TILE
+    dense_from_density = DENSE_FROM_DENSITY
+
+    def __init__(self, slots: Slots | None = None):
+        self._slots = slots
+
+    def _plan(self, structure: Structure) -> binding.PlanName:
+        return binding.plan(structure) if self._slots is None else self._slots.name(structure)
+
+    def _room(self, structure: Structure, size: int) -> int:
+        return size if self._slots is None else self._slots.room(structure)
 
     def ready(self, params: Any) -> Any:
-        return map_matrices(
-            lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else NativeMatrix(m.values, m.pattern),
-            params,
-        )
+        def form(matrix: SparseMatrix) -> SparseMatrix:
+            if matrix.pattern.is_full:
+                return matrix
+            if self._slots is not None:
+                return NativeMatrix(matrix.values, matrix.pattern, self._slots.name(matrix.pattern))
+            if matrix.pattern.density >= DENSE_FROM_DENSITY:
+                return densify(matrix)
+            return NativeMatrix(matrix.values, matrix.pattern)
+
+        return map_matrices(form, params)
 
     def influence_tile(self, batch_size: int) -> int:
         return TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
 
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
-        out = jax.ShapeDtypeStruct((left.shape[0], len(sums.starts) - 1, left.shape[2]), left.dtype)
-        return _call("sums", out)(left, right, plan=binding.sums_plan(sums))
+        size = self._room(sums, len(sums.starts) - 1)
+        out = jax.ShapeDtypeStruct((left.shape[0], size, left.shape[2]), left.dtype)
+        return _call("sums", out)(left, right, plan=self._plan(sums))
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         tile = self.influence_tile(batch_size)
@@ -48,7 +72,7 @@ class NativeKernel(Kernel):
     ) -> tuple[Influence, jax.Array]:
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
         call = _call("influence_step", (_like(J), gradient), in_place=True)
-        J, g = call(J, D, I, delta, plan=binding.blocks_plan(blocks))
+        J, g = call(J, D, I, delta, plan=self._plan(blocks))
         return J, g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
@@ -56,14 +80,26 @@ class NativeKernel(Kernel):
         lanes = jnp.pad(where, (0, tiles * tile - len(where))).reshape(tiles, tile)
         return _call("forget", _like(J), in_place=True)(J, lanes)
 
+    def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
+        length, tile = J.shape[1:]
+        if length == old.kept or length < new.kept:  # no room: patterns have not changed before, or have grown too much
+            length = with_room(new.kept)
+        had, has = binding.influence_places(old, tile), binding.influence_places(new, tile)
+        at = np.full(length, J.shape[1])
+        at[: new.kept] = place_sources(had, has, sources, new.states, J.shape[1])
+        return _take(J, at.astype(np.int32))
+
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
-        return jnp.zeros((-(-batch_size // TILE), int(blocks.heights[blocks.widths > 0].sum()), TILE), dtype)
+        return jnp.zeros((-(-batch_size // TILE), self._room(blocks, blocks.credits), TILE), dtype)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
         credit = jax.ShapeDtypeStruct((D.shape[0], blocks.groups.entries.nnz, TILE), D.dtype)
         call = _call("credit_step", (_like(Lambda), credit), in_place=True)
-        Lambda, at_entries = call(Lambda, D, delta, plan=binding.blocks_plan(blocks))
+        Lambda, at_entries = call(Lambda, D, delta, plan=self._plan(blocks))
         return Lambda, at_entries
+
+
+_take = jax.jit(partial(jnp.take, axis=1, mode="fill", fill_value=0))
 
 
 def _like(array: jax.Array) -> jax.ShapeDtypeStruct:

@@ -10,7 +10,7 @@ they are gathers in plain JAX.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -30,26 +30,47 @@ sampled_product_p = Primitive("snapgrad_sampled_product")  # y [rows, N], x [col
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class NativeMatrix(SparseMatrix):
-    """A sparse matrix that multiplies by way of `product`; to a cell it is a `SparseMatrix` like any other."""
+    """A sparse matrix that multiplies by way of `product`; to a cell it is a `SparseMatrix` like any other.
+
+    With a `slot` the plan in that slot says where its values stand, and the pattern only what shape it has.
+    """
+
+    slot: binding.PlanName | None = field(default=None, metadata={"static": True})
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
         if x.shape != (self.shape[1],):
             raise ValueError(f"`x` must have shape {(self.shape[1],)} to be multiplied by {self}, got {x.shape}")
-        return product_p.bind(self.values, x[:, None], pattern=self.pattern, transposed=False)[:, 0]
+        return product_p.bind(self.values, x[:, None], pattern=self.pattern, slot=self.slot, transposed=False)[:, 0]
+
+    def column(self, index: jax.Array) -> jax.Array:
+        if self.slot is None:
+            return super().column(index)
+        return self @ jax.nn.one_hot(index, self.shape[1], dtype=self.values.dtype)
 
 
-def _product(values: jax.Array, x: jax.Array, *, pattern: Pattern, transposed: bool) -> jax.Array:
+Slot = binding.PlanName | None
+
+
+def _product(values: jax.Array, x: jax.Array, *, pattern: Pattern, slot: Slot, transposed: bool) -> jax.Array:
+    _refuse_slot(slot)
     table = pattern.by_column if transposed else pattern.by_row
     padded = jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
     return jnp.einsum("le,len->ln", append_zero(values)[table.entry], padded[table.other])
 
 
-def _sampled_product(y: jax.Array, x: jax.Array, *, pattern: Pattern) -> jax.Array:
+def _sampled_product(y: jax.Array, x: jax.Array, *, pattern: Pattern, slot: Slot) -> jax.Array:
+    _refuse_slot(slot)
     return jnp.sum(y[pattern.rows] * x[pattern.cols], axis=-1)
 
 
+def _refuse_slot(slot: Slot) -> None:
+    # In plain JAX the pattern would become a constant of the program, and stay when the slot is given another one.
+    if slot is not None:
+        raise ValueError("a matrix in a slot must be multiplied natively, in float32 or float64 on CPU")
+
+
 @product_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _product_shape(values: Any, x: Any, *, pattern: Pattern, transposed: bool) -> Any:
+def _product_shape(values: Any, x: Any, *, pattern: Pattern, slot: Slot, transposed: bool) -> Any:
     rows, cols = reversed(pattern.shape) if transposed else pattern.shape
     if values.shape != (pattern.nnz,) or x.shape[0] != cols or x.ndim != 2 or values.dtype != x.dtype:
         raise TypeError(f"a product with {pattern} needs values [{pattern.nnz}] and x [{cols}, N] of one dtype, "
@@ -58,7 +79,7 @@ def _product_shape(values: Any, x: Any, *, pattern: Pattern, transposed: bool) -
 
 
 @sampled_product_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _sampled_product_shape(y: Any, x: Any, *, pattern: Pattern) -> Any:
+def _sampled_product_shape(y: Any, x: Any, *, pattern: Pattern, slot: Slot) -> Any:
     if (y.shape[0], x.shape[0]) != pattern.shape or y.shape[1:] != x.shape[1:] or y.dtype != x.dtype:
         raise TypeError(f"a sampled product at {pattern} needs [rows, N] and [cols, N] of one dtype, got {y} and {x}")
     return jax.core.ShapedArray((pattern.nnz,), x.dtype)
@@ -66,19 +87,17 @@ def _sampled_product_shape(y: Any, x: Any, *, pattern: Pattern) -> Any:
 
 ad.defbilinear(
     product_p,
-    lambda ct, values, x, pattern, transposed: sampled_product_p.bind(
-        *((x, ct) if transposed else (ct, x)), pattern=pattern
-    ),
-    lambda ct, values, x, pattern, transposed: product_p.bind(values, ct, pattern=pattern, transposed=not transposed),
+    lambda ct, values, x, transposed, **at: sampled_product_p.bind(*((x, ct) if transposed else (ct, x)), **at),
+    lambda ct, values, x, transposed, **at: product_p.bind(values, ct, **at, transposed=not transposed),
 )
 ad.defbilinear(
     sampled_product_p,
-    lambda ct, y, x, pattern: product_p.bind(ct, x, pattern=pattern, transposed=False),
-    lambda ct, y, x, pattern: product_p.bind(ct, y, pattern=pattern, transposed=True),
+    lambda ct, y, x, **at: product_p.bind(ct, x, **at, transposed=False),
+    lambda ct, y, x, **at: product_p.bind(ct, y, **at, transposed=True),
 )
 
 
-def _batch_product(operands: Any, axes: Any, *, pattern: Pattern, transposed: bool) -> tuple[jax.Array, int]:
+def _batch_product(operands: Any, axes: Any, **attributes: Any) -> tuple[jax.Array, int]:
     values, x = operands
     if axes[0] is not None:  # other weights in every lane, as when networks are trained side by side
         x = (
@@ -86,16 +105,23 @@ def _batch_product(operands: Any, axes: Any, *, pattern: Pattern, transposed: bo
             if axes[1] is not None
             else jnp.broadcast_to(x, (values.shape[axes[0]], *x.shape))
         )
-        one = lambda pair: product_p.bind(*pair, pattern=pattern, transposed=transposed)  # noqa: E731
+        one = lambda pair: product_p.bind(*pair, **attributes)  # noqa: E731
         return jax.lax.map(one, (jnp.moveaxis(values, axes[0], 0), x)), 0
     lanes = jnp.moveaxis(x, axes[1], -1)
-    out = product_p.bind(values, lanes.reshape(lanes.shape[0], -1), pattern=pattern, transposed=transposed)
+    out = product_p.bind(values, lanes.reshape(lanes.shape[0], -1), **attributes)
     return out.reshape(out.shape[0], *lanes.shape[1:]), 2
 
 
-def _batch_sampled_product(operands: Any, axes: Any, *, pattern: Pattern) -> tuple[jax.Array, int]:
-    # Nothing is summed over these lanes, so there is nothing to win by going through the pattern at once.
-    return jax.vmap(lambda y, x: _sampled_product(y, x, pattern=pattern), in_axes=axes)(*operands), 0
+def _batch_sampled_product(operands: Any, axes: Any, *, pattern: Pattern, slot: Slot) -> tuple[jax.Array, int]:
+    if slot is None:
+        # Nothing is summed over these lanes, so there is nothing to win by going through the pattern at once.
+        return jax.vmap(lambda y, x: _sampled_product(y, x, pattern=pattern, slot=None), in_axes=axes)(*operands), 0
+    size = next(array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None)
+    lanes = [
+        jnp.broadcast_to(array, (size, *array.shape)) if axis is None else jnp.moveaxis(array, axis, 0)
+        for array, axis in zip(operands, axes, strict=True)
+    ]
+    return jax.lax.map(lambda pair: sampled_product_p.bind(*pair, pattern=pattern, slot=slot), tuple(lanes)), 0
 
 
 batching.primitive_batchers[product_p] = _batch_product
@@ -108,10 +134,10 @@ mlir.register_lowering(sampled_product_p, mlir.lower_fun(_sampled_product, multi
 def _lower_natively(primitive: Primitive, target: str, reference: Any) -> None:
     native, plain = jax.ffi.ffi_lowering(target), mlir.lower_fun(reference, multiple_results=False)
 
-    def lower(ctx: Any, *operands: Any, pattern: Pattern, **attributes: Any) -> Any:
+    def lower(ctx: Any, *operands: Any, pattern: Pattern, slot: Slot, **attributes: Any) -> Any:
         if ctx.avals_in[0].dtype not in binding.DTYPES:
-            return plain(ctx, *operands, pattern=pattern, **attributes)
-        plan = binding.matrix_plan(pattern)
+            return plain(ctx, *operands, pattern=pattern, slot=slot, **attributes)
+        plan = binding.matrix_plan(pattern) if slot is None else slot
         ctx.module_context.add_keepalive(plan)
         return native(ctx, *operands, plan=plan, **attributes)
 

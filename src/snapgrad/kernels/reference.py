@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
+from snapgrad.kernels.base import Credit, Influence, Kernel, Sums, place_sources
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
@@ -138,6 +138,7 @@ class ReferenceKernel(Kernel):
     """J is one array [B, blocks, rows, columns] a bucket, Lambda one array [B, blocks, rows]."""
 
     name = "reference"
+    dense_from_density = DENSE_FROM_DENSITY
 
     def ready(self, params: Any) -> Any:
         return map_matrices(lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
@@ -167,6 +168,13 @@ class ReferenceKernel(Kernel):
     def forget(self, J: Influence, where: jax.Array) -> Influence:
         return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
 
+    def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
+        shapes = [bucket.shape for bucket in layout(new).buckets]
+        flat = jnp.concatenate([block.reshape(len(block), -1) for block in J], axis=1)
+        at = place_sources(_places(old), _places(new), np.append(sources, old.n_params), new.states + 1, flat.shape[1])
+        parts = jnp.split(append_zero(flat)[:, at], np.cumsum([np.prod(shape) for shape in shapes])[:-1], axis=1)
+        return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))
+
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in layout(blocks).buckets)
 
@@ -176,6 +184,21 @@ class ReferenceKernel(Kernel):
         Lambda = tuple(L + delta[:, bucket.rows] for bucket, L in zip(buckets, Lambda, strict=True))
         earlier = tuple(_product_back(D[:, bucket.dynamics], L) for bucket, L in zip(buckets, Lambda, strict=True))
         return earlier, _at_entries(blocks, Lambda, delta)[..., None]
+
+
+def _places(blocks: Blocks) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The state entry and the parameter of every place of J, bucket by bucket; in the padding one past the end."""
+    where = layout(blocks)
+    columns = np.full(sum(bucket.shape[0] * bucket.shape[2] for bucket in where.buckets) + 1, blocks.n_params)
+    columns[where.param_at] = np.arange(blocks.n_params)
+    states, params, before = [], [], 0
+    for bucket in where.buckets:
+        n, _, width = bucket.shape
+        own = columns[before : before + n * width].reshape(n, 1, width)
+        states.append(np.broadcast_to(bucket.rows[..., None], bucket.shape).ravel())
+        params.append(np.broadcast_to(own, bucket.shape).ravel())
+        before += n * width
+    return np.concatenate(states), np.concatenate(params)
 
 
 @lru_cache(maxsize=64)

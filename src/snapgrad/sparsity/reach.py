@@ -114,6 +114,11 @@ class Blocks:
         """Entries of J that are kept."""
         return int(self.heights @ self.widths)
 
+    @property
+    def credits(self) -> int:
+        """Entries of Lambda, the credit of whole sequences: the rows of all blocks that have columns."""
+        return int(self.heights[self.widths > 0].sum())
+
     def closed(self) -> NDArray[np.bool_]:
         """Which blocks no influence leaves: whatever their rows lead to is among their rows."""
         reach = _csr(self.reach)
