@@ -1,8 +1,8 @@
 """Hands runs of changing patterns to one compiled program.
 
 A program is compiled for one structure of its arguments, patterns included. A run that rewires gives it another carry
-each time, of the same sizes: its leaves are labelled with the structure that the program was compiled for, and its plans
-are put into the program's slots.
+each time, of the same sizes: its leaves are labelled with the structure that the program was compiled for, and its
+plans are put into the slots of the program.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ A weight of zero leaves D as it is. So the influence of an absent weight c follo
 
     J_c <- D J_c + I_c            g_c = dL/ds . J_c
 
-on the state entries that its unit reaches within n steps, and g_c is exactly the gradient that SnAp-n would give to the
-weight if it were there with value zero. A probe is such a column of J, for each of a sample of absent weights, with the
-sum of its gradients. Probes follow a network whatever algorithm it learns by; they work for unit-wise cells.
+on the state entries that its unit reaches within n steps. The new connection would lead to that unit, which reaches the
+same with it and without, so g_c is exactly the gradient that SnAp-n would give to the weight if it were there, alone,
+with value zero. A probe is such a column of J, for each of a sample of absent weights, with the sum of its gradients.
+Probes follow a network whatever algorithm it learns by; they work for unit-wise cells.
 """
 
 from __future__ import annotations

@@ -1,0 +1,479 @@
+"""Patterns that change: which entries the rules choose, what is carried over, and that nothing is recompiled."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from networks import loss, network
+from oracles import flat, kept_entries, step_jacobians
+from variants import relative_error
+
+import snapgrad as sg
+from snapgrad.algorithms import probes as probing
+from snapgrad.kernels.select import NATIVE
+from snapgrad.plasticity import density
+from snapgrad.readouts import Readout
+from snapgrad.sparsity.matrix import SparseMatrix
+from snapgrad.sparsity.moves import Move, carry_over, matrices, parameter_sources
+from snapgrad.sparsity.pattern import Pattern
+from snapgrad.tasks.copy import Copy
+from snapgrad.tasks.streams import Streams
+from snapgrad.train import Trainer
+
+TEXT = np.random.default_rng(0).integers(97, 101, 300, np.uint8)
+BATCH = 3
+
+
+@pytest.fixture
+def standard_promotion():
+    """Optax's Adam mixes integers and floats."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+# ---- rules
+
+
+def a_matrix(shape=(8, 6), gates=2, sparsity=0.7, seed=0):
+    draw = np.random.default_rng(seed)
+    mask = draw.random(shape) > sparsity
+    mask[:: shape[0] // gates, 0] = True
+    return SparseMatrix.from_dense(jnp.asarray(draw.normal(size=shape)), mask)
+
+
+def positions(pattern):
+    return list(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True))
+
+
+def by_position(matrix):
+    return dict(zip(positions(matrix.pattern), np.asarray(matrix.values), strict=True))
+
+
+def of_gate(entries, gate, rows):
+    return {at: value for at, value in entries.items() if at[0] // rows == gate}
+
+
+def test_set_drops_the_smallest_and_grows_where_nothing_was():
+    matrix, rule = a_matrix(), sg.rewiring.SET(share=0.4)
+    new = rule.rewire(matrix, 2, 1000, None, np.random.default_rng(1))
+    assert new == rule.rewire(matrix, 2, 1000, None, np.random.default_rng(1))
+    assert new != rule.rewire(matrix, 2, 1000, None, np.random.default_rng(2))
+    before, after = by_position(matrix), set(positions(new))
+    for gate in range(2):
+        own = of_gate(before, gate, 4)
+        count = round(0.4 * len(own))
+        dropped = sorted(own, key=lambda at: abs(own[at]))[:count]
+        now = {at for at in after if at[0] // 4 == gate}
+        assert len(now) == len(own)
+        assert now & own.keys() == own.keys() - set(dropped)
+        assert len(now - own.keys()) == count > 0
+
+
+def test_rigl_grows_where_the_dense_gradient_is_largest():
+    matrix, draw = a_matrix(), np.random.default_rng(3)
+    dense = draw.normal(size=matrix.shape) * np.where(matrix.pattern.mask(), 3, 1)
+    new = sg.rewiring.RigL(share=0.5).rewire(matrix, 2, 1000, SparseMatrix.from_dense(jnp.asarray(dense)), draw)
+    before, after = by_position(matrix), set(positions(new))
+    came_back = 0
+    for gate in range(2):
+        own = of_gate(before, gate, 4)
+        count = round(0.5 * len(own))
+        dropped = sorted(own, key=lambda at: abs(own[at]))[:count]
+        stays = own.keys() - set(dropped)
+        free = {(r, c) for r in range(4 * gate, 4 * gate + 4) for c in range(6)} - stays
+        grown = sorted(free, key=lambda at: -abs(dense[at]))[:count]
+        assert {at for at in after if at[0] // 4 == gate} == stays | set(grown)
+        came_back += len(set(grown) & set(dropped))
+    assert came_back > 0  # what is dropped may come back
+
+
+def test_probe_grows_the_candidates_with_the_largest_sums():
+    matrix, rule, draw = a_matrix(), sg.rewiring.Probe(share=0.3, pool=2), np.random.default_rng(4)
+    candidates = rule.candidates(matrix.pattern, 2, draw)
+    drawn = set(positions(candidates))
+    before = by_position(matrix)
+    assert not drawn & before.keys()
+    scores = SparseMatrix(jnp.asarray(draw.normal(size=candidates.nnz)), candidates)
+    new = rule.rewire(matrix, 2, 1000, scores, draw)
+    after = set(positions(new))
+    assert len(after) == len(before)
+    for gate in range(2):
+        own, scored = of_gate(before, gate, 4), of_gate(by_position(scores), gate, 4)
+        count = round(0.3 * len(own))
+        assert len(scored) == 2 * math.ceil(0.3 * len(own))
+        wanted = sorted(scored, key=lambda at: -abs(scored[at]))[:count]
+        assert {at for at in after - before.keys() if at[0] // 4 == gate} == set(wanted)
+
+
+def test_the_share_falls_along_a_cosine():
+    rule = sg.rewiring.RigL(every=10, share=0.4, end=100)
+    assert [rule.is_due(update) for update in (0, 5, 10, 90, 100, 110)] == [False, False, True, True, False, False]
+    assert rule.share_at(50) == pytest.approx(0.2)
+    assert rule.share_at(25) == pytest.approx(0.2 * (1 + math.cos(math.pi / 4)))
+    assert sg.rewiring.SET(share=0.4).share_at(10**6) == 0.4
+
+
+def test_there_is_nothing_to_exchange_in_a_nearly_full_matrix():
+    mask = np.ones((4, 6), bool)
+    mask[1, 2] = False
+    matrix = SparseMatrix.from_dense(jnp.arange(1.0, 25).reshape(4, 6), mask)
+    new = sg.rewiring.SET(share=1.0).rewire(matrix, 1, 1000, None, np.random.default_rng(0))
+    assert new.nnz == 23
+    assert (1, 2) in set(positions(new))  # for the one that was the smallest
+    assert (0, 0) not in set(positions(new))
+
+
+def test_the_cubic_schedule():
+    rule = sg.pruning.Magnitude(0.9, begin=1000, end=5000, every=1000)
+    for update, expected in ((0, 0), (1000, 0), (2000, 0.9 * (1 - 0.75**3)), (4000, 0.9 * (1 - 0.25**3)), (5000, 0.9)):
+        assert rule.sparsity_at(update) == pytest.approx(expected)
+    due = [update for update in range(0, 8000, 500) if rule.is_due(update)]
+    assert due == [2000, 3000, 4000, 5000]
+    matrix = a_matrix((8, 6), 2, 0.0)
+    active = np.ones(48, bool)
+    for update in due:
+        stays = rule.prune(matrix, active, 2, update)
+        assert not (stays & ~active).any()
+        values = np.abs(np.asarray(matrix.values)).reshape(2, 24)
+        for gate, kept in enumerate(stays.reshape(2, 24)):
+            assert kept.sum() == max(1, round((1 - rule.sparsity_at(update)) * 24))
+            assert values[gate][kept].min() > values[gate][~kept].max()
+        active = stays
+
+
+# ---- what is carried over
+
+
+def rewired_params(net, seed=1):
+    """The network's parameters after an exchange of entries in both matrices, biases and readout untouched."""
+    rule, draw = sg.rewiring.SET(share=0.4), np.random.default_rng(seed)
+    moves = {
+        path: Move.between(m.pattern, rule.rewire(m, net.cell.gates, 1000, None, draw))
+        for path, m in matrices(net.params).items()
+    }
+    assert all(move.added for move in moves.values())
+    return carry_over(net.params, moves), moves
+
+
+def dense_columns(params):
+    """For every parameter of a unit-wise cell its place if all weights existed: columns of a dense J."""
+    before, columns = 0, []
+    for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, SparseMatrix)):
+        is_matrix = isinstance(leaf, SparseMatrix)
+        columns.append(before + (leaf.pattern.flat if is_matrix else np.arange(leaf.size)))
+        before += leaf.shape[0] * leaf.shape[1] if is_matrix else leaf.size
+    return np.concatenate(columns), before
+
+
+def structure_of(net):
+    draw = np.random.default_rng(5)
+    states = flat(net.cell.initial_state()).size
+    points = draw.normal(size=flat(net.params.cell).size), draw.normal(size=(6, states))
+    _, D, I = step_jacobians(net)(*points, draw.normal(size=(6, net.cell.inputs)))
+    return (np.asarray(D) != 0).any(0), (np.asarray(I) != 0).any(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "backend", "batch"),
+    [("gru", 2, "native", 3), ("gru", 2, "native", 9), ("gru", 2, "reference", 3), ("lstm", 1, "native", 3),
+     ("odd", None, "native", 3)],
+)  # fmt: skip
+def test_gradients_after_a_rewiring_equal_a_dense_recursion_that_is_masked_anew(name, order, backend, batch):
+    first = network(name, batch=batch)
+    params, _ = rewired_params(first)
+    second = first._replace(params=params)
+    algorithm = sg.snap(first.cell, loss, order=order, backend=backend)
+    state = algorithm.init(first.params, batch)
+    unravel = jax.flatten_util.ravel_pytree(first.cell.initial_state())[1]
+    s = np.tile(flat(first.cell.initial_state()), (batch, 1))
+    J, half = None, len(first.xs) // 2
+    delta_of = jax.jit(
+        jax.vmap(
+            lambda readout, s, target: jax.grad(lambda s: loss(readout, first.cell.output(unravel(s)), target))(s),
+            in_axes=(None, 0, 0),
+        )
+    )
+    for net, steps in ((first, range(half)), (second, range(half, len(first.xs)))):
+        if net is second:
+            state = algorithm.rewire(state, first.params, second.params)
+        jacobians, (columns, width) = step_jacobians(net), dense_columns(net.params.cell)
+        kept = np.zeros((s.shape[1], width), bool)
+        kept[:, columns] = kept_entries(*structure_of(net), order)
+        J = np.zeros((batch, *kept.shape)) if J is None else J * kept
+        if net is second:
+            assert (J != 0).any()
+        grad = jax.jit(algorithm.grad)
+        for t in steps:
+            s, D, I = jacobians(flat(net.params.cell), s, net.xs[t])
+            everywhere = np.zeros(J.shape)
+            everywhere[:, :, columns] = I
+            J = kept * (everywhere + np.asarray(D) @ J)
+            expected = np.einsum("bs,bsp->p", delta_of(net.params.readout, s, net.targets[t]), J)[columns] / batch
+            gradient, state = grad(net.params, state, net.xs[t : t + 1], net.targets[t : t + 1])
+            assert relative_error(flat(gradient.grads.cell), expected) < 1e-10
+
+
+def test_weights_and_moments_are_kept_where_an_entry_stays_and_zero_where_it_is_new():
+    net = network("gru")
+    params, moves = rewired_params(net)
+    ones = jax.tree.map(lambda leaf: leaf + 1.0, net.params)
+    is_cell = sg.Params(True, False)
+    for optimiser in (optax.chain(optax.clip(1.0), optax.adam(1e-3)), optax.masked(optax.adam(1e-3), is_cell)):
+        with jax.numpy_dtype_promotion("standard"):
+            _, opt_state = optimiser.update(ones, optimiser.init(net.params), net.params)
+        moved = carry_over(opt_state, moves)
+        assert jax.tree.structure(moved) == jax.tree.structure(optimiser.init(params))
+        pairs = list(zip(matrices(opt_state).values(), matrices(moved).values(), strict=True))
+        assert len(pairs) == 4  # both moments of both matrices
+        for before, after in [*pairs, *zip(matrices(net.params).values(), matrices(params).values(), strict=True)]:
+            had = by_position(before)
+            assert all(had.values())
+            assert by_position(after) == {at: had.get(at, 0.0) for at in by_position(after)}
+    sources = parameter_sources(net.params.cell, params.cell)
+    old = np.append(flat(net.params.cell), 0.0)
+    np.testing.assert_array_equal(old[sources], flat(params.cell))
+
+
+@pytest.mark.parametrize(("name", "order"), [("gru", 2), ("lstm", 1)])
+def test_a_probe_has_the_gradient_of_a_weight_of_zero(name, order):
+    net = network(name)
+    rule, draw = sg.rewiring.Probe(share=0.5, pool=2), np.random.default_rng(0)
+    patterns = [m.pattern for m in (net.params.cell.recurrent, net.params.cell.input)]
+    absent = [rule.candidates(pattern, net.cell.gates, draw) for pattern in patterns]
+    joined = [
+        Pattern(np.append(p.rows, a.rows), np.append(p.cols, a.cols), p.shape)
+        for p, a in zip(patterns, absent, strict=True)
+    ]
+    moves = {
+        path: Move.between(m.pattern, new) for (path, m), new in zip(matrices(net.params).items(), joined, strict=True)
+    }
+    joint = net._replace(params=carry_over(net.params, moves))
+    states, batch = flat(net.cell.initial_state()).size, len(net.xs[0])
+    unravel = jax.flatten_util.ravel_pytree(net.cell.initial_state())[1]
+    # What a candidate reaches is what the network as it stands says, not what other candidates would add to it.
+    kept = kept_entries(structure_of(net)[0], structure_of(joint)[1], order)
+    jacobians, s, J, expected, deltas = step_jacobians(joint), np.zeros((batch, states)), 0.0, 0.0, []
+    for x, target in zip(net.xs, net.targets, strict=True):
+        s, D, I = jacobians(flat(joint.params.cell), s, x)
+        J = kept * (np.asarray(I) + np.asarray(D) @ J) if deltas else kept * np.asarray(I)
+        of_state = lambda s, y: loss(net.params.readout, net.cell.output(unravel(s)), y)  # noqa: E731
+        expected += np.einsum("bs,bsp->p", jax.vmap(jax.grad(of_state))(s, target), J) / batch
+        of_output = lambda h, y: loss(net.params.readout, h, y) / batch  # noqa: E731
+        deltas.append(jax.vmap(jax.grad(of_output))(jax.vmap(lambda s: net.cell.output(unravel(s)))(s), target))
+    expected = jax.flatten_util.ravel_pytree(joint.params.cell)[1](expected)
+
+    probes = probing.start(NATIVE, net.cell, net.params.cell, order, tuple(absent), batch)
+    probes = probes._replace(gradients=jax.tree.map(lambda g: g + 1.0, probes.gradients))
+    s_0 = jnp.zeros((batch, *net.cell.initial_state().shape))
+    probes = probing.follow(NATIVE, net.cell, net.params.cell, order, probes, s_0, net.xs, jnp.stack(deltas))
+    for found, whole in zip(probes.gradients, (expected.recurrent, expected.input), strict=True):
+        at = whole.pattern.find(found.pattern.rows, found.pattern.cols)
+        assert relative_error(found.values - 1.0, np.asarray(whole.values)[at]) < 1e-10  # they are summed
+
+
+# ---- the trainer
+
+
+def trainer(make, rule, *, update_every=1, task=None, sparsity=0.6, cell=sg.GRU, optimiser=None):
+    task = task or Copy()
+    cell, readout = cell(task.inputs, 6), Readout(task.classes)
+    params = sg.Params(cell.init(jax.random.key(0), sparsity=sparsity), readout.init(jax.random.key(1), 6))
+    made = Trainer(make(cell, readout.loss), task, optimiser or optax.adam(1e-2), BATCH, update_every, rule)
+    return made, made.start(params, jax.random.key(2))
+
+
+def leaves(tree):
+    return [
+        np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+        for leaf in jax.tree.leaves(tree)
+    ]
+
+
+def assert_same_bits(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for left, right in zip(leaves(one), leaves(other), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+RUNS = {
+    "snap, probe": (lambda *a: sg.snap(*a, order=2), sg.rewiring.Probe(every=4, share=0.4), 1),
+    "snap episodic, set": (lambda *a: sg.snap(*a, order=2, episodic=True), sg.rewiring.SET(every=2, share=0.4), None),
+    "uoro, set": (lambda *a: sg.uoro(*a), sg.rewiring.SET(every=4, share=0.4), 1),
+    "bptt, rigl": (sg.bptt, sg.rewiring.RigL(every=2, share=0.4), None),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_one_program_serves_all_patterns(name, standard_promotion):
+    """As programs compiled for each pattern do, without a trace after the first."""
+    make, rule, update_every = RUNS[name]
+    traced = []
+
+    def counted(cell, loss):
+        return make(cell, lambda *args: (traced.append(1), loss(*args))[1])
+
+    made, carry = trainer(counted, rule, update_every=update_every)
+    apart, other = trainer(
+        lambda *a: make(*a)._replace(structures=lambda params: None), rule, update_every=update_every
+    )
+    updates, patterns = 0, []
+    while updates <= rule.every:
+        carry, progress = made.run(carry, 1)
+        other, _ = apart.run(other, 1)
+        updates += progress.updates
+        patterns.append(carry.params.cell.recurrent.pattern)
+        if updates == rule.every:
+            once = len(traced)
+    assert progress.added == progress.removed > 0
+    assert len(set(patterns)) == 2
+    assert jax.tree.structure((carry.params, carry.opt_state)) == jax.tree.structure((other.params, other.opt_state))
+    assert relative_error(flat(carry.params), flat(other.params)) < 1e-10
+    if rule.scores != "dense":  # whose gradient is a program of its own
+        assert len(traced) == once
+    once = len(traced)
+    made.run(carry, 3 * BATCH * rule.every)
+    assert len(traced) == once
+
+
+def test_a_run_that_outgrows_its_room_goes_on_with_the_same_bits(standard_promotion, monkeypatch):
+    make, rule, update_every = RUNS["snap, probe"]
+    made, carry = trainer(make, rule, update_every=update_every)
+    carry, _ = made.run(carry, 20 * BATCH)
+    monkeypatch.setattr("snapgrad.kernels.slots.ROOM", 1.0)
+    tight, other = trainer(make, rule, update_every=update_every)
+    other, _ = tight.run(other, 20 * BATCH)
+    assert other.state.memory.shape[1] < carry.state.memory.shape[1]
+    assert_same_bits((carry.params, carry.opt_state), (other.params, other.opt_state))
+
+
+def test_a_run_that_rewires_has_the_same_bits_however_it_is_cut(standard_promotion):
+    make, rule, update_every = RUNS["snap, probe"]
+    made, start = trainer(make, rule, update_every=update_every)
+    copies = [jax.tree.map(jnp.copy, start) for _ in range(2)]
+    whole, progress = made.run(copies[0], 60)
+    cut, seen, added = copies[1], 0, 0
+    while seen < 60:
+        cut, part = made.run(cut, min(7, 60 - seen))
+        seen, added = seen + part.tokens, added + part.added
+    assert (seen, added) == (progress.tokens, progress.added)
+    assert_same_bits(whole, cut)
+
+
+def test_a_fixed_network_sees_the_same_data(standard_promotion):
+    make, rule, _ = RUNS["snap, probe"]
+    bits = []
+    for chosen in (rule, None):
+        made, carry = trainer(make, chosen)
+        bits.append(made.run(carry, rule.every * BATCH)[1].bits)
+    assert bits[0] == bits[1]
+
+
+def test_rigl_takes_the_gradient_of_the_dense_network_on_the_next_window(standard_promotion):
+    made, carry = trainer(sg.bptt, sg.rewiring.RigL(every=2, share=0.4), task=Streams(TEXT), update_every=3)
+    carry, _ = made.run(carry, 2 * 3 * BATCH)
+    params, cell = carry.params, carry.state.origin.cell
+    dense = cell.to_dense(params.cell)
+    _, window = made.task.window(made.task.data, carry.task, 3)
+    readout_loss = Readout(made.task.classes).loss
+
+    def objective(weights):
+        def lane(s, xs, targets):
+            total = 0.0
+            for t in range(3):
+                s = cell.step(dense._replace(recurrent=weights), s, xs[t])
+                total = total + readout_loss(params.readout, cell.output(s), targets[t])
+            return total
+
+        return jax.vmap(lane, in_axes=(0, 1, 1))(carry.state.cell, window.xs, window.targets).mean()
+
+    expected = np.asarray(jax.jit(jax.grad(objective))(dense.recurrent))
+    old = params.cell.recurrent
+    chosen = made.rewire.rewire(old, 3, 2, SparseMatrix.from_dense(jnp.asarray(expected)), np.random.default_rng(0))
+    after, change = made._change(jax.tree.map(jnp.copy, carry))
+    assert after.params.cell.recurrent.pattern == chosen != old.pattern
+    assert change.added > 0
+
+
+def test_pruning_equals_a_dense_network_with_masks(standard_promotion):
+    """From a dense network: masked, packed when it is sparse enough, and packed for good at the end."""
+    rule = sg.pruning.Magnitude(0.9, end=8, every=2)
+    made, carry = trainer(sg.bptt, rule, task=Streams(TEXT), update_every=3, sparsity=0.0)
+    start = jax.tree.map(jnp.copy, carry)
+    cell, stored, densities = carry.state.origin.cell, [], []
+    dense = cell.to_dense(start.params.cell)
+    weights, readout = {"recurrent": dense.recurrent, "input": dense.input, "bias": dense.bias}, start.params.readout
+    masks = {name: np.ones(weights[name].shape, bool) for name in ("recurrent", "input")}
+    task, s, adam = start.task, start.state.cell, optax.adam(1e-2)
+    readout_loss = Readout(made.task.classes).loss
+    moments = adam.init((weights, readout))
+
+    def objective(both, s, window):
+        weights, readout = both
+        params = dense._replace(**weights)
+
+        def lane(s, xs, targets):
+            total = 0.0
+            for t in range(3):
+                s = cell.step(params, s, xs[t])
+                total = total + readout_loss(readout, cell.output(s), targets[t])
+            return total, s
+
+        totals, s = jax.vmap(lane, in_axes=(0, 1, 1))(s, window.xs, window.targets)
+        return totals.mean(), s
+
+    gradient = jax.jit(jax.grad(objective, has_aux=True))
+    for update in range(1, 11):
+        carry, _ = made.run(carry, 1)
+        stored.append(carry.params.cell.recurrent.pattern.nnz)
+        densities.append(density(carry.params, carry.wiring))
+
+        task, window = made.task.window(made.task.data, task, 3)
+        grads, s = gradient((weights, readout), s, window)
+        changes, moments = adam.update(grads, moments)
+        weights, readout = optax.apply_updates((weights, readout), changes)
+        weights = {name: jnp.where(masks[name], w, 0) if name in masks else w for name, w in weights.items()}
+        now = cell.to_dense(carry.params.cell)
+        for name, value in weights.items():
+            assert relative_error(getattr(now, name), value) < 1e-10
+        if update in (2, 4, 6, 8):
+            for name, mask in masks.items():
+                share = 0.9 * (1 - (1 - update / 8) ** 3)
+                values, kept = np.abs(np.asarray(weights[name])).reshape(3, -1), mask.reshape(3, -1)
+                for gate in range(3):
+                    count = max(1, round((1 - share) * values.shape[1]))
+                    best = np.argsort(-np.where(kept[gate], values[gate], -1), kind="stable")[:count]
+                    kept[gate] = False
+                    kept[gate][best] = True
+                weights[name] = jnp.where(mask, weights[name], 0)
+    assert densities == sorted(densities, reverse=True)
+    assert densities[-1] == pytest.approx(0.1, abs=0.02)
+    assert stored[0] == stored[3] == 108  # masked, then packed
+    assert stored[-1] == 3 * round(0.1 * 36)
+    assert len(set(stored)) > 2
+
+
+def test_what_is_refused():
+    with pytest.raises(TypeError, match=r"`rewire` must be a rule of sg\.rewiring or sg\.pruning"):
+        trainer(sg.bptt, "set")
+    with pytest.raises(ValueError, match="`rewire` must be None for a cell without sparse matrices"):
+        trainer(sg.bptt, sg.rewiring.SET(), sparsity=0.0)
+    with pytest.raises(ValueError, match=r"`rewire` must be a rule without dense gradients .* got RigL with snap"):
+        trainer(lambda *a: sg.snap(*a, order=1), sg.rewiring.RigL())
+    with pytest.raises(ValueError, match="`rewire` must be another rule than Probe"):
+        trainer(sg.bptt, sg.rewiring.Probe(), cell=lambda *a: sg.GRU(*a, variant="original"))
+    for make, message in (
+        (lambda: sg.rewiring.SET(every=0), "`every` must be an integer >= 1, got 0"),
+        (lambda: sg.rewiring.SET(share=0), r"`share` must be a number in \(0, 1\], got 0"),
+        (lambda: sg.rewiring.RigL(end=0), "`end` must be an integer >= 1, got 0"),
+        (lambda: sg.rewiring.Probe(pool=0), "`pool` must be an integer >= 1, got 0"),
+        (lambda: sg.pruning.Magnitude(1.0, end=10), r"`sparsity` must be a number in \[0, 1\), got 1.0"),
+        (lambda: sg.pruning.Magnitude(0.5, end=1000, begin=1000), r"`begin` must be in \[0, end\), which is 1000"),
+        (lambda: sg.pruning.Magnitude(0.5, end=1500), "`end` must be a multiple of `every`, 1000, updates after"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
