@@ -18,6 +18,7 @@ from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
 from snapgrad.commands.info import Info
 from snapgrad.commands.report import Report
+from snapgrad.commands.reproduce import Reproduce
 from snapgrad.commands.train import Resume, Train
 from snapgrad.runs import toml
 from snapgrad.runs.options import TASKS
@@ -28,6 +29,7 @@ Command = (
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Info, tyro.conf.subcommand("info")]

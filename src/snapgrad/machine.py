@@ -14,12 +14,17 @@ def describe() -> dict[str, Any]:
     """The machine, the versions and the backend that a measurement or a run belongs to."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(cores()),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in ("snapgrad", "jax", "jaxlib", "optax", "numpy")},
         **backend_info(),
     }
+
+
+def cores() -> list[int]:
+    """The cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _processor() -> str:
