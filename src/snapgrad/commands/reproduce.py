@@ -43,8 +43,8 @@ class Reproduce:
     runs: Path = Path("runs/reproduce")
     """Where runs are trained; they may be deleted when they have ended."""
 
-    out: Path = Path("docs")
-    """Where results.md and its figures are written."""
+    out: Path | None = None
+    """Where results.md and its figures are written; by default docs/, for other sizes than small beside the runs."""
 
     def run(self) -> None:
         """Trains, then draws."""
@@ -54,14 +54,21 @@ class Reproduce:
         failed = [] if self.draw else self.train(chosen)
         from snapgrad.reproduction import markdown
 
+        out = self.out or (Path("docs") if self.size == "small" else self.runs / self.size)
         everything = [experiments.load(name) for name in experiments.names()]
-        for path in markdown.write(everything, self.size, self.results, self.out):
+        for path in markdown.write(everything, self.size, self.results, out):
             print(path)
         if failed:
             raise ValueError(f"{len(failed)} run(s) failed: {'; '.join(failed)}")
 
     def train(self, chosen: list[Experiment]) -> list[str]:
         """All experiments at once, but those whose seconds are compared one after the other, with nothing beside."""
+        for one in chosen:
+            if one.kind == "costs":
+                from snapgrad.reproduction import costs
+
+                costs.carry_out(one, self.size, self.results)
+        chosen = [one for one in chosen if one.kind == "runs"]
         alone = [one for one in chosen if one.settings(self.size).get("jobs") == 1]
         together = [one for one in chosen if one not in alone]
         failed = []

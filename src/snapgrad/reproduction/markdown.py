@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from snapgrad.report.style import PARAMETERS
-from snapgrad.report.tables import HEADINGS
-from snapgrad.reproduction import figures
+from snapgrad.report.tables import HEADINGS, Table
+from snapgrad.reproduction import costs, figures
 from snapgrad.reproduction.claims import Comparison, Finding, judge
 from snapgrad.reproduction.measured import Measured, measure, spread
 from snapgrad.sweep import results
@@ -32,25 +32,50 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
 
     figure_folder = out / "results"
     figure_folder.mkdir(parents=True, exist_ok=True)
-    written, parts = [], [HEAD]
-    summary = ["| claim | verdict | seeds |", "|---|---|---|"]
+    written: list[Path] = []
+    summary, sections = [], []
     with matplotlib.rc_context(PARAMETERS):
         for experiment in experiments:
+            if experiment.kind == "costs":
+                sections += _costs_section(experiment, size, folder)
+                continue
             found = results.read(results.path_of(folder, experiment, size))
             measured = measure(experiment, size, found)
             if not measured:
                 continue
             findings = [judge(claim, measured, experiment.metric) for claim in experiment.claims]
-            summary += [
-                f"| {finding.claim.words} ({experiment.source}) | **{finding.verdict}** | {finding.seeds} |"
-                for finding in findings
-            ]
+            summary += [(f"{f.claim.words} ({experiment.source})", f"**{f.verdict}**", str(f.seeds)) for f in findings]
             drawn = list(_draw(experiment, measured, figure_folder))
             written += drawn
-            parts.append(_section(experiment, size, found, measured, findings, drawn))
+            sections.append(_section(experiment, size, found, measured, findings, drawn))
+    verdicts = table(Table("", "", ("claim of the paper", "verdict", "seeds"), summary))
     page = out / "results.md"
-    page.write_text("\n".join([parts[0], *summary, "", *parts[1:]]), encoding="utf-8")
+    page.write_text("\n\n".join([HEAD, verdicts, *sections]), encoding="utf-8")
     return [page, *written]
+
+
+def table(content: Table) -> str:
+    """A table in Markdown: the first column is names, the others numbers."""
+    lines = [content.columns, ("---", *["---:"] * (len(content.columns) - 1)), *content.rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _head(experiment: Experiment, size: Size) -> list[str]:
+    return [
+        f"## {experiment.title}",
+        f"`snapgrad reproduce {experiment.name}`; {experiment.source}. {experiment.settings(size)['scaled']}",
+    ]
+
+
+def _costs_section(experiment: Experiment, size: Size, folder: Path) -> list[str]:
+    found = costs.read(folder, experiment, size)
+    if found is None:
+        return []
+    about = found["about"]
+    where = f"Measured on {about['processor']}, {about['cores']} cores, {about['instructions']}."
+    tables = [costs.counts_table(found), costs.growth_table(experiment, found)]
+    parts = [part for one in tables for part in (f"### {one.title}", table(one))]
+    return ["\n\n".join([*_head(experiment, size), where, *parts]) + "\n"]
 
 
 def _draw(experiment: Experiment, measured: Sequence[Measured], folder: Path) -> Iterator[Path]:
@@ -80,16 +105,13 @@ def _section(
     findings: Sequence[Finding],
     drawn: Sequence[Path],
 ) -> str:
-    metric = experiment.metric
-    parts = [f"## {experiment.title}", f"`snapgrad reproduce {experiment.name}`; {experiment.source}."]
-    parts.append(f"Settings: {experiment.settings(size)['scaled']}")
-    parts.append(_effort(found))
+    parts = [*_head(experiment, size), _effort(found)]
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
-    parts.append("\n".join(_table(experiment, measured)))
+    parts.append(table(_results_table(experiment, measured)))
     for finding in findings:
         parts.append(f"**“{finding.claim.words}”** {finding.verdict.capitalize()}.")
         if finding.comparisons:
-            parts.append("\n".join(_comparisons(finding.comparisons, metric)))
+            parts.append(table(_comparisons(finding.comparisons, experiment.metric)))
         if finding.claim.comment:
             parts.append(finding.claim.comment)
     return "\n\n".join(parts) + "\n"
@@ -101,29 +123,29 @@ def _effort(found: Results) -> str:
     return f"{len(found)} runs, {hours:.1f} hours of training in all ({'; '.join(machines)})."
 
 
-def _table(experiment: Experiment, measured: Sequence[Measured]) -> Iterator[str]:
+def _results_table(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     metric, digits = experiment.metric, 1 if experiment.metric == "level" else 3
     axes = list(dict.fromkeys(name for one in measured for name in one.axes))
-    heads = ["network", "method", *(name.replace("_", " ") for name in axes)]
-    yield f"| {' | '.join([*heads, HEADINGS[metric], 'seeds', 'updates', 'tokens / s'])} |"
-    yield "|" + "---|" * len(heads) + "---:|---:|---:|---:|"
+    rows = []
     for one in measured:
         speed = np.mean([run.final["tokens"] / run.final["seconds"] for run in one.runs])
         updates = np.mean([run.final["updates"] for run in one.runs])
-        cells = [one.network, one.method, *(_value(one.axes.get(name)) for name in axes)]
         seeds = f"{len(one.runs)}" + (f" of {one.wanted}" if len(one.runs) < one.wanted else "")
-        cells += [spread(one.finals(metric), digits), seeds, f"{updates:,.0f}", f"{speed:,.0f}"]
-        yield f"| {' | '.join(cells)} |"
+        values = (_value(one.axes.get(name)) for name in axes)
+        ends = (spread(one.finals(metric), digits), seeds, f"{updates:,.0f}", f"{speed:,.0f}")
+        rows.append((f"{one.network}: {one.method}", *values, *ends))
+    heads = (name.replace("_", " ") for name in axes)
+    return Table("", "", ("network and method", *heads, HEADINGS[metric], "seeds", "updates", "tokens / s"), rows)
 
 
 def _value(value: Any) -> str:
     return "" if value is None else f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
-def _comparisons(comparisons: Sequence[Comparison], metric: str) -> Iterator[str]:
+def _comparisons(comparisons: Sequence[Comparison], metric: str) -> Table:
     digits = 1 if metric == "level" else 3
-    yield "| network | | | holds |"
-    yield "|---|---|---|---|"
+    rows: list[tuple[str, ...]] = []
     for c in comparisons:
         ends = (f"{one.method}: {spread(one.finals(metric), digits)}" for one in (c.better, c.than))
-        yield f"| {c.network} | {' | '.join(ends)} | {'yes' if c.holds else 'no'} |"
+        rows.append((c.network, *ends, "yes" if c.holds else "no"))
+    return Table("", "", ("network", "", "", "holds"), rows)
