@@ -44,7 +44,7 @@ class Planned:
     @property
     def name(self) -> str:
         """A name for its directory, such as "gru-512--snap-2-online--learning-rate-0.001--seed-0"."""
-        parts = [self.network, self.method, *(f"{name} {value}" for name, value in self.axes)]
+        parts = [self.network, self.method, *(f"{name} {_short(value)}" for name, value in self.axes)]
         return "--".join(_slug(part) for part in [*parts, f"seed {self.options.seed}"])
 
     @property
@@ -184,6 +184,10 @@ def load(name: str) -> Experiment:
         raise ValueError(f"`name` must be one of {', '.join(names())} or all, got {name!r}")
     text = files("snapgrad").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
     return Experiment(name, tomllib.loads(text))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _slug(text: str) -> str:

@@ -44,7 +44,7 @@ class View:
 
     def say(self, sentence: str) -> None:
         """A line above the bars."""
-        self._progress.console.print(sentence, markup=False)
+        self._progress.console.print(sentence, markup=False, soft_wrap=True)
 
     def show(self, waiting: Sequence[tuple[Experiment, Planned]], running: Sequence[tuple[Path, Any]]) -> None:
         """Where everything stands."""
