@@ -11,7 +11,7 @@ from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
 from snapgrad.algorithms.uoro import uoro
 from snapgrad.cells.base import Cell
-from snapgrad.cells.general import GeneralCell
+from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
@@ -38,6 +38,7 @@ __all__ = [
     "Info",
     "Params",
     "Pattern",
+    "Patterns",
     "Progress",
     "Readout",
     "SparseMatrix",

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.cells.base import AtBatch, Jacobians, Pull, as_vector
+from snapgrad.cells.detection import jacobian_patterns
 from snapgrad.kernels.base import Kernel, Sums, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
@@ -59,12 +59,10 @@ def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -
 
 @lru_cache(maxsize=32)
 def rule_structure(cell: UnitCell) -> RuleDerivatives:
-    """Which of A [S, S], U and V [S, G] exist: read from the rule's program, not from values."""
-    one = (jnp.zeros((cell.states,)), jnp.zeros((cell.gates,)), jnp.zeros((cell.gates,)))
-    found = asdex.jacobian_sparsity(partial(one_unit, cell), *one, argnums=(0, 1, 2))
-    exists = np.zeros(found.shape, bool)
-    exists[found.rows, found.cols] = True
-    return RuleDerivatives(*np.split(exists, [cell.states, cell.states + cell.gates], axis=1))
+    """Which of A [S, S], U and V [S, G] exist: read from the program of the rule's derivative, not from values."""
+    one = jnp.zeros(cell.states), jnp.zeros(cell.gates), jnp.zeros(cell.gates)
+    found = jacobian_patterns(partial(one_unit, cell), one)
+    return RuleDerivatives(*(pattern.mask() for pattern in found.patterns))
 
 
 class UnitJacobians(Jacobians):
