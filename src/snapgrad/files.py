@@ -21,8 +21,10 @@ from safetensors.numpy import save
 
 VERSION = 1  # of the format; files of a later one are refused
 ENTRY = "snapgrad"
-DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64".split()
+DTYPES = (
+    {"bool", "float16", "bfloat16", "float32", "float64", "complex64"}
+    | {f"int{bits}" for bits in (8, 16, 32, 64)}
+    | {f"uint{bits}" for bits in (8, 16, 32, 64)}
 )
 
 
@@ -75,7 +77,9 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
     except PermissionError as error:
         raise PermissionError(f"`path` must be a file that can be read, got {given} ({error.strerror})") from None
     if entry is None:
-        raise ValueError(f"`path` must be a file that snapgrad wrote, got {given}, a safetensors file of another program")
+        raise ValueError(
+            f"`path` must be a file that snapgrad wrote, got {given}, a safetensors file of another program"
+        )
     damaged = f"`path` must be an undamaged file, got {given}, whose content does not fit its digest"
     try:
         about = json.loads(entry)
