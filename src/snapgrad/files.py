@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 VERSION = 1  # of the format; files of a later one are refused
 ENTRY = "snapgrad"
+PART = ".part"  # how the name of an unfinished file ends, which a kill may leave behind
 DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64".split()
 )
@@ -45,16 +46,22 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray],
     kept = json.loads(json.dumps(metadata))  # as it will be read
     about = {"version": VERSION, "digest": _digest(arrays, kept), "metadata": kept}
     content = save(arrays, {ENTRY: json.dumps(about, sort_keys=True)})
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        write_whole(target, content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"`path` must be a file that can be written, got {os.fspath(path)!r} ({reason})") from None
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Writes a file beside its place and moves it there when all of it is on the disk."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PART}")
     try:
         with open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(f"`path` must be a file that can be written, got {os.fspath(path)!r} ({reason})") from None
     finally:
         part.unlink(missing_ok=True)
     _sync_folder(target.parent)
@@ -75,7 +82,9 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
     except PermissionError as error:
         raise PermissionError(f"`path` must be a file that can be read, got {given} ({error.strerror})") from None
     if entry is None:
-        raise ValueError(f"`path` must be a file that snapgrad wrote, got {given}, a safetensors file of another program")
+        raise ValueError(
+            f"`path` must be a file that snapgrad wrote, got {given}, a safetensors file of another program"
+        )
     damaged = f"`path` must be an undamaged file, got {given}, whose content does not fit its digest"
     try:
         about = json.loads(entry)
