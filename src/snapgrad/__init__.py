@@ -18,6 +18,7 @@ from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
 from snapgrad.kernels.select import backend_info
+from snapgrad.persistence import load, save
 from snapgrad.readouts import Readout
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
@@ -50,9 +51,11 @@ __all__ = [
     "bptt",
     "costs",
     "frozen",
+    "load",
     "multiply",
     "rflo",
     "rtrl",
+    "save",
     "snap",
     "tasks",
     "uoro",

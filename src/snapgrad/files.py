@@ -22,8 +22,10 @@ from safetensors.numpy import save
 VERSION = 1  # of the format; files of a later one are refused
 ENTRY = "snapgrad"
 PART = ".part"  # how the name of an unfinished file ends, which a kill may leave behind
-DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64".split()
+DTYPES = (
+    {"bool", "float16", "bfloat16", "float32", "float64", "complex64"}
+    | {f"int{bits}" for bits in (8, 16, 32, 64)}
+    | {f"uint{bits}" for bits in (8, 16, 32, 64)}
 )
 
 
