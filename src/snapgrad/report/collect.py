@@ -135,7 +135,8 @@ def load(path: Path) -> Run:
     """Reads a run, finished or not."""
     directory = RunDirectory.open(path)
     outcome = directory.outcome()
-    status = "not finished" if outcome is None else str(outcome.get("warning", outcome["status"]))
+    # Of a warning, what stands before its colon.
+    status = "not finished" if outcome is None else outcome.get("warning", outcome["status"]).partition(":")[0]
     return Run(directory.path, directory.options(), directory.metrics(), directory.about(), status)
 
 

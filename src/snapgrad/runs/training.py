@@ -119,16 +119,17 @@ def _train(
         if asked and not ended:
             raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", asked[0])
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
-    if (warning := _warning(options, outcome, task.classes)) is not None:
+    if (warning := _warning(run, options, outcome, task.classes)) is not None:
         outcome["warning"] = warning
     run.finish(outcome)
     return outcome
 
 
-def _warning(options: Options, outcome: Record, classes: int) -> str | None:
-    """What a person should know about a run that has ended well by its numbers alone."""
-    bits, guessing = outcome.get("valid_bits", outcome["bits"]), math.log2(classes)
-    if bits is not None and bits > WORSE * guessing:
+def _warning(run: RunDirectory, options: Options, outcome: Record, classes: int) -> str | None:
+    """What a person should know about a run that has come to its end, though it has learnt nothing."""
+    asked = [record["bits"] for record in run.metrics() if record.get("bits") is not None]
+    bits, guessing = outcome.get("valid_bits", asked[-1] if asked else 0.0), math.log2(classes)
+    if bits > WORSE * guessing:
         return (
             f"the network is worse than guessing: {bits:.4g} bits per character, where guessing costs {guessing:.4g}; "
             "a smaller learning rate or `clip` may help"
