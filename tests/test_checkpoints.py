@@ -300,7 +300,7 @@ def test_a_full_disk_is_one_sentence_and_harms_no_checkpoint(tmp_path, experimen
         calls.clear()
         with as_in_a_program(), monkeypatch.context() as patched:
             patched.setattr(os, "fsync", full_at(number))
-            with pytest.raises(OSError, match="(?i)no space left on device") as caught:
+            with pytest.raises(OSError, match=r"(?i)no space left on device") as caught:
                 run_training(run, quiet, experiment)
         advice = f"the last checkpoint is unharmed, go on with: snapgrad resume {run.path}"
         assert str(caught.value).endswith(advice)

@@ -136,7 +136,7 @@ def load(path: Path) -> Run:
     directory = RunDirectory.open(path)
     outcome = directory.outcome()
     # Of a warning, what stands before its colon.
-    status = "not finished" if outcome is None else outcome.get("warning", outcome["status"]).partition(":")[0]
+    status = "not finished" if outcome is None else str(outcome.get("warning", outcome["status"])).partition(":")[0]
     return Run(directory.path, directory.options(), directory.metrics(), directory.about(), status)
 
 

@@ -54,8 +54,7 @@ def build(options: Options) -> Experiment:
     for name in ("units", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
-    if not 0 <= options.seed < 2**32:
-        raise ValueError(f"`seed` must be in [0, 2^32), got {options.seed}")
+    seed_in_range(options.seed)
     if not options.checkpoint_every >= 0:
         raise ValueError(f"`checkpoint_every` must be a number >= 0, got {options.checkpoint_every}")
     _check_installed(options)
@@ -75,6 +74,12 @@ def build(options: Options) -> Experiment:
     validate = evaluator(cell, readout.loss, text.valid, length, options.backend)
     digest = hashlib.sha256(text.train.tobytes() + text.valid.tobytes()).hexdigest()
     return Experiment(trainer, params, key, validate, digest)
+
+
+def seed_in_range(seed: int) -> None:
+    """Refuses a seed that is not one of 32 bits."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
 
 
 def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
