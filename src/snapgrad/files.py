@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 VERSION = 1  # of the format; files of a later one are refused
 ENTRY = "snapgrad"
+PART = ".part"  # how the name of an unfinished file ends, which a kill may leave behind
 DTYPES = (
     {"bool", "float16", "bfloat16", "float32", "float64", "complex64"}
     | {f"int{bits}" for bits in (8, 16, 32, 64)}
@@ -47,16 +48,22 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray],
     kept = json.loads(json.dumps(metadata))  # as it will be read
     about = {"version": VERSION, "digest": _digest(arrays, kept), "metadata": kept}
     content = save(arrays, {ENTRY: json.dumps(about, sort_keys=True)})
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        write_whole(target, content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"`path` must be a file that can be written, got {os.fspath(path)!r} ({reason})") from None
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Writes a file beside its place and moves it there when all of it is on the disk."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PART}")
     try:
         with open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(f"`path` must be a file that can be written, got {os.fspath(path)!r} ({reason})") from None
     finally:
         part.unlink(missing_ok=True)
     _sync_folder(target.parent)

@@ -74,9 +74,14 @@ def standard_library() -> bytes:
 def read_folder(folder: Path) -> Corpus:
     """A folder's train and valid files, or all its files with an automatic split."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((".", "README")))
-    parts = {part: b"".join(p.read_bytes() for p in files if part in p.name) for part in ("train", "valid")}
+    parts = {part: [path for path in files if part in path.name] for part in ("train", "valid")}
     if parts["train"] and parts["valid"]:
-        return Corpus(*(np.frombuffer(parts[part], np.uint8) for part in ("train", "valid")))
+        texts = {part: b"".join(path.read_bytes() for path in paths) for part, paths in parts.items()}
+        for part, text in texts.items():
+            if len(text) < 2:
+                names = ", ".join(path.name for path in parts[part])
+                raise ValueError(f"`corpus` must have at least 2 bytes in {names} of {folder}, got {len(text)}")
+        return Corpus(*(np.frombuffer(text, np.uint8) for text in texts.values()))
     if parts["train"] or parts["valid"]:
         missing = "valid" if parts["train"] else "train"
         raise ValueError(
