@@ -72,6 +72,7 @@ def build(options: Options) -> Experiment:
     trainer = Trainer(algorithm, task, optimiser, options.batch, update_every)
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
+    trainer.check_memory(params)
     if text is None:
         return Experiment(trainer, params, key, None, "")
     length = task.length if isinstance(task, Crops) else None
