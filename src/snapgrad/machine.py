@@ -36,8 +36,13 @@ def _processor() -> str:
 
 
 def memory_bytes() -> int:
-    """Physical memory, or 8 GiB where it cannot be found out."""
+    """Physical memory, or what the process's control group may use of it; 8 GiB where it cannot be found out."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 8 << 30
+        physical = 8 << 30
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            return min(physical, int(limit.read()))
+    except (ValueError, OSError):  # no control group, or one without a limit ("max")
+        return physical

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
@@ -61,11 +61,12 @@ def snap(
             Only the reference's gradients can be differentiated once more (meta-learning).
     """
     arguments.order(order)
+    arguments.boolean("episodic", episodic)
     name = f"snap(order={order}{', episodic' if episodic else ''})"
     if episodic:
         if influence_dtype is not None:
             raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {influence_dtype!r}")
-        return build(name, cell, loss, backward_in_time(cell, order), backend)
+        return build(name, cell, loss, backward_in_time(cell, order), backend, episodic=True)
     name += stored_in(influence_dtype)
     return build(name, cell, loss, forward_in_time(cell, order, influence_dtype), backend)
 
@@ -120,4 +121,8 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         dynamics = jacobians.dynamics if decay is None else Pattern.diagonal(jacobians.dynamics.shape[0])
         return influence_blocks(jacobians.groups, dynamics, order)
 
-    return Rule(start, window, restart)
+    def check_memory(params: PyTree, batch_size: int) -> None:
+        itemsize = (param_dtype(params) if influence_dtype is None else jnp.dtype(jnp.bfloat16)).itemsize
+        memory.check_influence(cell, params, 1 if decay is not None else order, batch_size, itemsize)
+
+    return Rule(start, window, restart, check_memory)

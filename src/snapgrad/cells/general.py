@@ -54,7 +54,7 @@ class GeneralCell(Cell, abc.ABC):
         except (TypeError, ValueError, AttributeError, IndexError) as error:
             needed = f"`params.cell` must let {self} step from a float vector [{self.inputs}]"
             raise ValueError(f"{needed}, got: {str(error).splitlines()[0]}") from None
-        if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, s):
+        if after != jax.eval_shape(lambda: s):
             raise ValueError(f"`step` of {self} must return a state shaped like its argument, got {after}")
 
     def jacobians(self, params: PyTree) -> Jacobians:

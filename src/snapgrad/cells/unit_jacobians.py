@@ -87,7 +87,7 @@ class UnitJacobians(Jacobians):
         units = np.arange(k)
         rows = [component * k + weight_unit[weight], (own_to[:, None] * k + units).ravel()]
         cols = [source[weight], (own_from[:, None] * k + units).ravel()]
-        self.dynamics = Pattern(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
+        self.dynamics = Pattern.merged(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
 
         # Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one.
         by_weight = self.dynamics.find(rows[0], cols[0])

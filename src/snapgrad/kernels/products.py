@@ -33,8 +33,7 @@ class NativeMatrix(SparseMatrix):
     """A sparse matrix that multiplies by way of `product`; to a cell it is a `SparseMatrix` like any other."""
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
-        if x.shape != (self.shape[1],):
-            raise ValueError(f"`x` must have shape {(self.shape[1],)} to be multiplied by {self}, got {x.shape}")
+        x = self.checked_factor(x)
         return product_p.bind(self.values, x[:, None], pattern=self.pattern, transposed=False)[:, 0]
 
 

@@ -70,6 +70,7 @@ def build(options: Options) -> Experiment:
     trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every)
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
+    trainer.check_memory(params)
     if text is None:
         return Experiment(cell, readout, trainer, params, key, None, "")
     check_text(text.valid, 2)

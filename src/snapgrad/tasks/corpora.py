@@ -39,7 +39,7 @@ NAMED = ("stdlib", *ARCHIVES)
 FOLDERS = {"wikitext2": ("wikitext-2", "wikitext2"), "wikitext103": ("wikitext-103", "wikitext103")}
 
 
-def corpus(name: str, data_dir: Path | None = None) -> Corpus:
+def corpus(name: str | Path, data_dir: Path | None = None) -> Corpus:
     """The corpus of that name or path.
 
     Args:
@@ -48,9 +48,11 @@ def corpus(name: str, data_dir: Path | None = None) -> Corpus:
             validation.
         data_dir: where WikiText is looked for and downloaded to; by default $SNAPGRAD_DATA, else ~/.cache/snapgrad.
     """
+    if not isinstance(name, str | Path) or not str(name).strip():
+        raise ValueError(f'`corpus` must be "stdlib", "wikitext2", "wikitext103" or the path of a text, got {name!r}')
     if name == "stdlib":
         return split(standard_library())
-    if name in ARCHIVES:
+    if isinstance(name, str) and name in ARCHIVES:
         given = data_dir or (Path(os.environ[DATA_DIR]) if DATA_DIR in os.environ else None)
         return read_folder(find_or_download(name, given or Path.home() / ".cache" / "snapgrad"))
     path = Path(name).expanduser()
