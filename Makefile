@@ -1,11 +1,12 @@
 # make test   sets up .venv and runs the test suite
 # make lint   sets up .venv and runs ruff and mypy
 # make sanitize   runs the tests of the native part under AddressSanitizer and UndefinedBehaviorSanitizer
+# make kill-test   kills a run a hundred times at random moments and resumes it, some minutes
 # make demo   sets up .venv and shows a sparse GRU learn online, beside backpropagation
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint sanitize demo clean
+.PHONY: test lint sanitize kill-test demo clean
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto
@@ -25,6 +26,9 @@ sanitize: .venv/ready
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 \
 	  $(BIN)/python -S -m pytest -n auto tests/test_native.py
+
+kill-test: .venv/ready
+	$(BIN)/python tests/kills.py --kills 100
 
 demo: .venv/ready
 	$(BIN)/snapgrad demo

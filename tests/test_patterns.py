@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import CELLS, SPARSITIES, network
+from networks import CELLS, SPARSITIES, loss, network
 from oracles import flat, kept_entries, step_jacobians, structure
 from variants import relative_error
 
@@ -94,3 +98,79 @@ def test_the_output_gate_of_an_lstm_does_not_reach_the_cell_state_at_once():
     gate = np.concatenate([params.recurrent.pattern.rows, params.input.pattern.rows, np.arange(20)]) // 5
     assert set(entries[gate == 3]) == {1}
     assert set(entries[gate != 3]) == {2}
+
+
+def by_fft(x):
+    return jnp.fft.irfft(jnp.fft.rfft(x), len(x))
+
+
+def by_solve(x):
+    return jnp.linalg.solve(jnp.eye(len(x)) + jnp.outer(x, x), x)
+
+
+def by_convolution(x):
+    return jnp.convolve(x, x, mode="same")
+
+
+@dataclass(frozen=True)
+class Mixing(sg.GeneralCell):
+    """A cell whose units are mixed by `mix`, with `given` as its patterns."""
+
+    mix: Any
+    given: Any = None
+    inputs: int = 2
+
+    def init(self, key, sparsity=0.0):
+        return {"leak": jnp.full(4, 0.3), "input": jnp.ones((4, 2))}
+
+    def initial_state(self):
+        return jnp.zeros(4)
+
+    def step(self, params, s, x):
+        return jnp.tanh(params["leak"] * s + self.mix(0.5 * s) + params["input"] @ x)
+
+    def output(self, s):
+        return s
+
+    def patterns(self, params):
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("mix", "primitive"),
+    [(by_fft, "fft"), (by_solve, "custom_linear_solve"), (by_convolution, "conv_general_dilated")],
+)
+def test_a_primitive_without_a_rule_is_named_with_the_way_out(mix, primitive):
+    cell = Mixing(mix)
+    message = (
+        "the patterns of a cell must be given by hand (`patterns` of sg.GeneralCell) if its derivative has a primitive "
+        f"that sparsity detection has no rule for, got {primitive!r}"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        sg.rtrl(cell, loss).init(sg.Params(cell.init(None), ()), batch_size=1)
+
+
+def test_patterns_given_by_hand_are_used_and_checked():
+    whole, own, touched = np.ones((4, 4), bool), np.eye(4, dtype=bool), np.repeat(np.eye(4, dtype=bool), 2, axis=1)
+    immediate = np.concatenate([touched, own], axis=1)  # "input" [4, 2] before "leak" [4]
+    cell = Mixing(by_fft, sg.Patterns(sg.Pattern.from_mask(whole), sg.Pattern.from_mask(immediate)))
+    params = sg.Params(cell.init(None), jnp.ones(4))
+    xs, targets = np.random.default_rng(0).normal(size=(5, 2, 2)), np.zeros((5, 2))
+    exact, online = (
+        make(cell, lambda readout, h, target: readout @ h**2) for make in (sg.bptt, lambda *a: sg.snap(*a, order=None))
+    )
+    expected, found = (
+        flat(algorithm.grad(params, algorithm.init(params, batch_size=2), xs, targets)[0].grads)
+        for algorithm in (exact, online)
+    )
+    assert relative_error(found, expected) < 1e-10
+    assert sg.costs(cell, params.cell, order=1).kept == immediate.sum()
+
+    lacking = immediate.copy()
+    lacking[3, 7] = False
+    for name, pair in {"dynamics": (own, immediate), "immediate": (whole, lacking)}.items():
+        wrong = Mixing(lambda s: by_fft(s[::-1]), tuple(map(sg.Pattern.from_mask, pair)))
+        with pytest.raises(ValueError, match=f"must have every entry that exists, got `{name}` without some"):
+            wrong.jacobians(params.cell)
+    with pytest.raises(ValueError, match=r"must return a Pattern dynamics \[4, 4\] and a Pattern immediate \[4, 12\]"):
+        Mixing(by_fft, sg.Patterns(*map(sg.Pattern.from_mask, (immediate, whole)))).jacobians(params.cell)

@@ -7,9 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,10 +16,13 @@ from typing import get_args, get_type_hints
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 import tyro
+from programs import as_in_a_program, assert_same_run, command, snapgrad
 
+import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
-from snapgrad.cli import with_config
+from snapgrad.commands.export import Export
 from snapgrad.report.collect import collect
 from snapgrad.report.page import command as command_line
 from snapgrad.report.page import write
@@ -35,16 +36,6 @@ TOKENS = "20000"
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
-
-
-def command(*args):
-    return [sys.executable, "-m", "snapgrad.cli", *map(str, args)]
-
-
-def snapgrad(*args, code=0):
-    done = subprocess.run(command(*args), capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, done.stderr + done.stdout
-    return done
 
 
 def begin(*args):
@@ -63,32 +54,6 @@ def wait_for_records(process, path, count):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     raise AssertionError("no records")
-
-
-def checkpoint(path):
-    """All arrays of the last checkpoint, by name."""
-    run = RunDirectory.open(path)
-    with jax.enable_x64(False):
-        carry, totals = run.restore(build(run.options()).start())
-    return [
-        np.asarray(jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
-        for leaf in jax.tree.leaves(carry)
-    ], totals.tokens
-
-
-def without_times(records):
-    return [{name: v for name, v in record.items() if "second" not in name} for record in records]
-
-
-def assert_same_run(one, other):
-    arrays, tokens = checkpoint(one)
-    others, other_tokens = checkpoint(other)
-    assert tokens == other_tokens
-    for left, right in zip(arrays, others, strict=True):
-        np.testing.assert_array_equal(left, right)
-    metrics = [without_times(RunDirectory.open(path).metrics()) for path in (one, other)]
-    assert metrics[0] == metrics[1]
-    assert len(metrics[0]) > 5
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +117,8 @@ def test_a_run_that_is_asked_to_stop_can_be_resumed(number, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
     assert f"go on with: snapgrad resume {path}" in err
-    assert checkpoint(path)[1] == RunDirectory.open(path).metrics()[-1]["tokens"]
+    run = RunDirectory.open(path)
+    assert run.checkpoint().totals.tokens == run.metrics()[-1]["tokens"]
 
 
 class Stop(Exception):
@@ -172,7 +138,18 @@ def text_file(tmp_path_factory):
         options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
         options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
         options.CharsOptions(algorithm="snap", units=5, validate_every=1000, length=20),
-        options.CharsOptions(algorithm="rflo", units=5, continuous=True, update_every=3, tensorboard=True),
+        options.CharsOptions(
+            algorithm="rflo",
+            units=5,
+            continuous=True,
+            update_every=3,
+            tensorboard=True,
+            optimiser="adam(b1=0.5)",
+            schedule="cosine",
+            warmup=20,
+            clip=0.1,
+            weight_decay=0.1,
+        ),
     ],
     ids=lambda given: given.algorithm,
 )
@@ -198,18 +175,53 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert sum("valid_bits" in record for record in runs[1].metrics()) in (1, 4)
 
 
+def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_path, text_file):
+    given = options.CharsOptions(corpus=str(text_file), units=5, sparsity=0.5, readout="linear", batch=4, length=20)
+    given = replace(given, tokens=400, log_every=200)
+    with as_in_a_program():
+        experiment = build(given)
+        run = RunDirectory.create(tmp_path / "run", given, experiment.data)
+        with pytest.raises(ValueError, match=r"a run must have a checkpoint to be loaded, got none in '.*run'"):
+            sg.load_run(run.path)
+        outcome = run_training(run, lambda record: None, experiment)
+        for status in ("finished", "interrupted"):
+            if status == "interrupted":
+                (run.path / "outcome.json").unlink()
+            loaded = sg.load_run(str(run.path))
+            valid = sg.tasks.corpus(str(text_file)).valid
+            assert sg.evaluate(*loaded[:3], valid, length=loaded.task.length) == outcome["valid_bits"]
+        assert loaded.options == given
+        untrained = np.asarray(experiment.params.cell.recurrent.values)
+        assert (np.asarray(loaded.params.cell.recurrent.values) != untrained).any()
+
+        Export(run.path).run()
+        ours = sg.load(run.path / "params.safetensors")
+        assert jax.tree.structure(ours) == jax.tree.structure(loaded.params)  # with the patterns
+        jax.tree.map(np.testing.assert_array_equal, ours, loaded.params)
+        Export(run.path, out=tmp_path / "x.safetensors", torch=True).run()
+        weights = safetensors.numpy.load_file(tmp_path / "x.safetensors")
+        np.testing.assert_array_equal(weights["weight_hh_l0"], loaded.params.cell.recurrent.to_dense())
+        assert not weights["bias_hh_l0"].any()
+        with pytest.raises(ValueError, match=r"a run must be a directory with a config.toml"):
+            sg.load_run(tmp_path)
+        with run.locked(), pytest.raises(ValueError, match="another process is training the run"):
+            sg.load_run(run.path)
+
+
+def test_the_command_exports(uninterrupted, tmp_path):
+    out = tmp_path / "weights.safetensors"
+    assert json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").stdout) == {"file": str(out)}
+    assert sg.load(out).cell.recurrent.values.dtype == np.float32
+    assert (
+        "`path` must be in a folder that exists" in snapgrad("export", uninterrupted, "--out", out / "x", code=2).stderr
+    )
+
+
 def test_a_run_does_not_go_on_with_another_text(tmp_path, text_file):
     given = options.CharsOptions(corpus=str(text_file), units=5, tokens=100)
     run = RunDirectory.create(tmp_path / "run", given, data="that of another text")
     with as_in_a_program(), pytest.raises(ValueError, match="`corpus` must be the text that the run was begun with"):
         run_training(run, lambda record: None)
-
-
-def as_in_a_program():
-    stack = ExitStack()
-    for context in (jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")):
-        stack.enter_context(context)
-    return stack
 
 
 def test_a_run_that_diverges_stops_and_keeps_the_last_good_checkpoint(tmp_path):
@@ -218,9 +230,9 @@ def test_a_run_that_diverges_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     error = snapgrad("train", "copy", *SMALL, *args, code=1).stderr
     outcome = RunDirectory.open(path).outcome()
     assert f"not finite at update {outcome['updates']};" in error
-    arrays, tokens = checkpoint(path)
-    assert tokens < outcome["tokens"]
-    assert all(np.isfinite(array).all() for array in arrays if array.dtype == np.float32)
+    good = RunDirectory.open(path).checkpoint()
+    assert good.totals.tokens < outcome["tokens"]
+    assert all(np.isfinite(array).all() for array in good.leaves.values() if array.dtype == np.float32)
     assert "not finite" in snapgrad("resume", path, code=1).stderr
 
 
@@ -326,57 +338,6 @@ def test_the_command_on_the_page_is_the_run():
     words = shlex.split(command_line(given))
     assert words[:3] == ["snapgrad", "train", "chars"]
     assert tyro.cli(options.CharsOptions, args=words[3:]) == given
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--units", "0"], "`units` must be an integer >= 1, got 0"),
-        (["--sparsity", "1"], r"`sparsity` must be a number in [0, 1), got 1.0"),
-        (["--algorithm", "bptt", "--order", "2"], "`order` must not be given with algorithm 'bptt', got 2"),
-        (["--optimiser", "adm"], "got 'adm'; did you mean 'adam'?"),
-        (["--optimiser", "lbfgs"], "`optimiser` must name an optimiser of Optax"),
-        (["--learning-rate", "0"], "`learning_rate` must be > 0, got 0.0"),
-        (["--seed", "-1"], "`seed` must be in [0, 2^32), got -1"),
-        (["--length", "0"], "`length` must be an integer >= 1, got 0"),
-        (["--update-every", "0"], "`update_every` must be an integer >= 1, got 0"),
-        (["--order", "0"], "`order` must be an integer >= 1"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_in_one_sentence(args, message, tmp_path, monkeypatch, capsys):
-    from snapgrad import cli
-
-    monkeypatch.setattr(sys, "argv", ["snapgrad", "train", "copy", *args, "--out", str(tmp_path / "run")])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()  # nothing is left behind
-
-
-def test_streams_need_a_number(tmp_path):
-    given = options.CharsOptions(continuous=True, corpus=__file__)
-    with pytest.raises(ValueError, match="`update_every` must be an integer with `continuous`"):
-        build(given)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("unit = 3", "'unit' in .* is not an option of `train copy`; did you mean 'units'?"),
-        ("zzz = 3", "'zzz' .* the keys are cell, units"),
-        ('task = "chars"', "`task` must be 'copy' in .*, got 'chars'"),
-        ("units = [3]", "`units` must be a single value"),
-        ("tensorboard = 1", "`tensorboard` must be true or false"),
-        ("units = true", "`units` must not be true or false"),
-        ("units = ", "`config` must be valid TOML"),
-    ],
-)
-def test_what_a_config_file_gets_wrong(text, message, tmp_path):
-    path = tmp_path / "config.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        with_config(["train", "copy", "--config", str(path)])
 
 
 def test_a_config_file_is_read_and_the_command_line_goes_before_it(tmp_path):

@@ -11,14 +11,19 @@ from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
 from snapgrad.algorithms.uoro import uoro
 from snapgrad.cells.base import Cell
-from snapgrad.cells.general import GeneralCell
+from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
+from snapgrad.evaluate import evaluate
+from snapgrad.generate import generate
 from snapgrad.kernels.select import backend_info
+from snapgrad.persistence import load, save
+from snapgrad.pytorch import from_torch, to_torch
 from snapgrad.readouts import Readout
+from snapgrad.runs.loading import LoadedRun, load_run
 from snapgrad.sparsity import pruning, rewiring
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
@@ -37,8 +42,10 @@ __all__ = [
     "GeneralCell",
     "Gradient",
     "Info",
+    "LoadedRun",
     "Params",
     "Pattern",
+    "Patterns",
     "Progress",
     "Readout",
     "SparseMatrix",
@@ -50,13 +57,20 @@ __all__ = [
     "backend_info",
     "bptt",
     "costs",
+    "evaluate",
+    "from_torch",
     "frozen",
+    "generate",
+    "load",
+    "load_run",
     "multiply",
     "pruning",
     "rewiring",
     "rflo",
     "rtrl",
+    "save",
     "snap",
     "tasks",
+    "to_torch",
     "uoro",
 ]

@@ -5,25 +5,41 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+# Steps of one window, at most: positions in a sequence or a text are counted in int32, with room for a window on top.
+MOST_STEPS = 1 << 29
 
-def positive_integer(name: str, value: Any) -> None:
-    """Refuses what is not an integer >= 1."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < 1:
+
+def positive_integer(name: str, value: Any, most: int | None = None) -> None:
+    """Refuses what is not an integer >= 1, and not above `most`."""
+    if not _is_integer(value) or int(value) < 1:
         raise ValueError(f"`{name}` must be an integer >= 1, got {value!r}")
+    if most is not None and int(value) > most:
+        raise ValueError(f"`{name}` must be an integer <= {most}, got {value!r}")
 
 
 def order(value: Any) -> None:
     """Refuses what is not an order of SnAp."""
-    if value is not None and (not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < 1):
+    if value is not None and (not _is_integer(value) or int(value) < 1):
         raise ValueError(f"`order` must be an integer >= 1 or None (exact), got {value!r}")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def boolean(name: str, value: Any) -> None:
+    """Refuses what is not True or False: "no" would count as True."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}")
 
 
 def influence_dtype(value: Any) -> None:
     """Refuses what an influence cannot be stored in."""
-    if value is not None and value != "bfloat16" and value is not jnp.bfloat16 and value != jnp.dtype(jnp.bfloat16):
+    if value is not None and value is not jnp.bfloat16 and value not in ("bfloat16", jnp.dtype(jnp.bfloat16)):
         raise ValueError(f'`influence_dtype` must be None (that of the parameters) or "bfloat16", got {value!r}')
 
 
@@ -33,9 +49,48 @@ def sparsity(value: Any) -> None:
         raise ValueError(f"`sparsity` must be a number in [0, 1), got {value!r}")
 
 
+def key(name: str, value: Any) -> None:
+    """Refuses what is not one PRNG key, typed or raw."""
+    dtype, ndim = getattr(value, "dtype", None), getattr(value, "ndim", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (typed and ndim == 0) and not (dtype == jnp.uint32 and ndim == 1):
+        got = f"{dtype} of shape {value.shape}" if ndim is not None else repr(value)
+        raise TypeError(f"`{name}` must be one PRNG key, such as jax.random.key(0), got {got}")
+
+
+def array(name: str, value: Any) -> jax.Array:
+    """`value` as a JAX array; refuses what is none, and integers that JAX would wrap round."""
+    if isinstance(value, jax.Array):
+        return value
+    if hasattr(value, "__jax_array__"):  # as Flax's parameters have
+        return jnp.asarray(value)
+    try:
+        if isinstance(value, list | tuple) and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)):
+            return jnp.asarray(value)
+        host = np.asarray(value)
+        if host.dtype.kind in "iu" and host.size:
+            bounds = np.iinfo(jax.dtypes.canonicalize_dtype(host.dtype))
+            for extreme in (int(host.min()), int(host.max())):
+                if not bounds.min <= extreme <= bounds.max:
+                    raise OverflowError(f"{extreme}, which does not fit into {bounds.dtype}")
+        if host.dtype.kind == "O" and isinstance(value, int | list | tuple):
+            raise OverflowError("integers of more than 64 bits")
+        return jnp.asarray(host)
+    except OverflowError as error:
+        raise ValueError(f"`{name}` must hold integers that JAX can represent, got {error}") from None
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be an array of numbers, got {_short(value)}") from None
+    except RuntimeError as error:  # PyTorch's, which says to detach a tensor
+        why = str(error).splitlines()[0]
+        raise TypeError(f"`{name}` must be an array of numbers, got a {type(value).__name__}: {why}") from None
+
+
 def mask(name: str, value: Any, shape: tuple[int, ...]) -> None:
     """Refuses what is not a boolean mask of that shape with something left in it."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be a boolean matrix, got {_short(value)}") from None
     if array.shape != shape:
         raise ValueError(f"`{name}` must have shape {shape}, got {array.shape}")
     if array.dtype != np.bool_:
@@ -45,8 +100,21 @@ def mask(name: str, value: Any, shape: tuple[int, ...]) -> None:
 
 
 def floating(dtype: Any) -> np.dtype[Any]:
-    """The dtype of new parameters: JAX's default for None, and nothing but floats."""
-    chosen = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
-    if not jnp.issubdtype(chosen, jnp.floating):
+    """The dtype of new parameters: JAX's default for None, and nothing but floats that can be computed with."""
+    try:
+        chosen = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
+    except TypeError:
+        raise TypeError(f"`dtype` must be a floating-point dtype, got {dtype!r}") from None
+    if not is_float(chosen):
         raise TypeError(f"`dtype` must be a floating-point dtype, got {chosen}")
     return chosen
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether one can compute in it: the floats of 8 bits and fewer are for storage only."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize >= 2
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,11 +1,15 @@
 """The command line: finds the command, reads its options, and turns refusals into one line and an exit code.
 
-Exit codes: 0 done; 1 training diverged; 2 wrong options or files; 130 interrupted (143 by SIGTERM), resumable.
+Exit codes: 0 done; 1 training diverged; 2 wrong options, or files that cannot be used; 70 an unexpected error;
+130 interrupted (143 by SIGTERM), resumable.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -16,53 +20,102 @@ from rich.console import Console
 from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
+from snapgrad.commands.export import Export
 from snapgrad.commands.info import Info
 from snapgrad.commands.report import Report
+from snapgrad.commands.reproduce import Reproduce
 from snapgrad.commands.train import Resume, Train
-from snapgrad.runs import toml
+from snapgrad.runs import disk, toml
 from snapgrad.runs.options import TASKS
 from snapgrad.runs.training import Diverged, Interrupted
 
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Info, tyro.conf.subcommand("info")]
 )
 
 
+UNEXPECTED = 70  # EX_SOFTWARE of sysexits.h
+TRACEBACK = "SNAPGRAD_TRACEBACK"  # the environment variable that asks for tracebacks
+
+
 def main() -> None:
     """Entry point of the `snapgrad` command."""
     messages = Console(stderr=True, soft_wrap=True, highlight=False)
-    if sys.argv[1:] == ["--version"]:
+
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        messages.print(f"warning: {message}", markup=False)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning  # one line, without the place in the code
+        try:
+            run(sys.argv[1:])
+            sys.stdout.flush()  # here, where a full disk can still be answered
+        except Exception as error:
+            code, text = answer(error)
+            if TRACEBACK in os.environ:
+                traceback.print_exc()
+            messages.print(text, markup=False)
+            _drop_output()
+            sys.exit(code)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+def run(args: list[str]) -> None:
+    """Finds the command and runs it."""
+    if args == ["--version"]:
         print(version("snapgrad"))
         return
+    command = tyro.cli(
+        Command,
+        args=with_config(args),
+        prog="snapgrad",
+        description="Train recurrent networks online.",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    command.run()
+
+
+def answer(error: Exception) -> tuple[int, str]:
+    """The exit code and the sentence for an error."""
+    match error:
+        case Interrupted():
+            return 128 + error.number, str(error)
+        case Diverged():
+            return 1, f"error: {error}"
+        case OSError():
+            return 2, f"error: {disk.sentence(error)}"
+        case ModuleNotFoundError():
+            return 2, f"error: this command needs the extra `train` of snapgrad ({error})"
+        case ValueError() if _is_own(error):
+            return 2, f"error: {error}"
+    first = (str(error).splitlines() or [""])[0]
+    return UNEXPECTED, (
+        f"error: unexpected {type(error).__name__} ({first}): this should not happen, please report it; "
+        f"{TRACEBACK}=1 shows where it comes from"
+    )
+
+
+def _is_own(error: Exception) -> bool:
+    """Whether snapgrad itself refuses something, and not a library that it calls."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0] == "snapgrad" or frame.f_globals["__name__"] == "__main__"
+
+
+def _drop_output() -> None:
+    """Forgets what cannot be printed (a full disk, a pipe that was closed), where Python would complain once more."""
     try:
-        command = tyro.cli(
-            Command,
-            args=with_config(sys.argv[1:]),
-            prog="snapgrad",
-            description="Train recurrent networks online.",
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
-        command.run()
-    except (ValueError, OSError) as error:
-        messages.print(f"error: {error}", markup=False)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        messages.print(f"error: this command needs the extra `train` of snapgrad ({error})", markup=False)
-        sys.exit(2)
-    except Diverged as error:
-        messages.print(f"error: {error}", markup=False)
-        sys.exit(1)
-    except Interrupted as stop:
-        messages.print(str(stop), markup=False)
-        sys.exit(128 + stop.number)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_config(args: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
 from snapgrad.cells.unit import UnitCell
+from snapgrad.memory import readable
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
@@ -66,7 +67,7 @@ class Costs:
         ]
         for name, cost in self.methods.items():
             ratios = f"{self.vs_bptt[name]:>10.3g}{self.vs_rtrl[name]:>10.3g}"
-            lines.append(f"{name:16}{_bytes(cost.memory):>12}{cost.flops:>14.3g}{ratios}")
+            lines.append(f"{name:16}{readable(cost.memory):>12}{cost.flops:>14.3g}{ratios}")
         return "\n".join(lines)
 
 
@@ -119,6 +120,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     arguments.positive_integer("window", window)
     if isinstance(params, Params):
         raise TypeError("`params` must be the parameters of the cell alone (`params.cell`), got sg.Params")
+    cell.check(params)
     jacobians = cell.jacobians(params)
     blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
     exact = influence_blocks(jacobians.groups, jacobians.dynamics, None)
@@ -173,11 +175,3 @@ def _matrices(params: Any) -> list[SparseMatrix]:
 
 def _name(order: int | None) -> str:
     return "exact" if order is None else str(order)
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            break
-        number /= 1024
-    return f"{number:.4g} {unit}"

@@ -14,12 +14,17 @@ def describe() -> dict[str, Any]:
     """The machine, the versions and the backend that a measurement or a run belongs to."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(cores()),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in ("snapgrad", "jax", "jaxlib", "optax", "numpy")},
         **backend_info(),
     }
+
+
+def cores() -> list[int]:
+    """The cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _processor() -> str:
@@ -31,8 +36,13 @@ def _processor() -> str:
 
 
 def memory_bytes() -> int:
-    """Physical memory, or 8 GiB where it cannot be found out."""
+    """Physical memory, or what the process's control group may use of it; 8 GiB where it cannot be found out."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 8 << 30
+        physical = 8 << 30
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            return min(physical, int(limit.read()))
+    except (ValueError, OSError):  # no control group, or one without a limit ("max")
+        return physical

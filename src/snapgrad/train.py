@@ -22,18 +22,23 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
+from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Params, State
 from snapgrad.plasticity import Change, Network, Plasticity, Rule
+from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
-from snapgrad.sparsity.matrix import densify, map_matrices
-from snapgrad.tasks.base import PADDING, Task
+from snapgrad.sparsity.matrix import as_index, densify, describe, map_matrices
+from snapgrad.tasks.base import PADDING, Task, Window
 
 # Whole sequences are filled up to a multiple of this, so that a curriculum which grows compiles only now and then.
 PADDED_TO = 8
 
 # Of one call of the compiled loop: long ones are cut, so that Python looks up now and then and sums stay exact enough.
 MOST_TOKENS = 1 << 17
+
+# Windows without a token, in a row: more are taken for a task that has come to a standstill.
+MOST_IDLE = 1000
 
 BITS = 1 / math.log(2)  # in a nat
 
@@ -72,6 +77,8 @@ class _Counts(NamedTuple):
     bits: jax.Array
     asked: jax.Array
     finite: jax.Array
+    outside: jax.Array  # symbols and targets of the last window that the task does not have
+    idle: jax.Array  # windows without a token, in a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,34 +102,78 @@ class Trainer:
     rewire: Rule | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, Algorithm):
+            raise TypeError(f"`algorithm` must be one such as sg.snap returns, got {type(self.algorithm).__name__}")
+        if not isinstance(self.task, Task):
+            raise TypeError(f"`task` must be a sg.tasks.Task, got {type(self.task).__name__}")
+        if not isinstance(self.optimiser, optax.GradientTransformation):
+            raise TypeError(f"`optimiser` must be an optimiser of Optax, got {type(self.optimiser).__name__}")
         _ = self._plasticity  # checks the rule
         arguments.positive_integer("batch", self.batch)
         if self.update_every is not None:
-            arguments.positive_integer("update_every", self.update_every)
+            arguments.positive_integer("update_every", self.update_every, arguments.MOST_STEPS)
+        if self.algorithm.episodic and self.update_every is not None:
+            raise ValueError(
+                f"`update_every` must be None for {self.algorithm.name}, whose windows are whole sequences, "
+                f"got {self.update_every}"
+            )
+        arguments.positive_integer("task.inputs", self.task.inputs)
+        arguments.positive_integer("task.classes", self.task.classes)
+        if self.algorithm.cell.inputs != self.task.inputs:
+            raise ValueError(
+                f"`algorithm` must have a cell with the task's {self.task.inputs} inputs, got {self.algorithm.cell}"
+            )
+        if isinstance(self.algorithm.loss, ReadoutLoss) and self.algorithm.loss.readout.classes != self.task.classes:
+            raise ValueError(
+                f"`algorithm` must have a loss on the task's {self.task.classes} classes, "
+                f"got that of {self.algorithm.loss.readout}"
+            )
 
     def start(self, params: Params, key: jax.Array) -> Carry:
         """The beginning of a run. It takes a copy of the parameters."""
+        arguments.key("key", key)
+        self.check_memory(params)
         # A run that rewires sees the same data as one that does not.
         for_algorithm, for_task, for_wiring = *jax.random.split(key), jax.random.fold_in(key, 2)
         task = self.task.start(for_task, self.batch)
-        if self.update_every is None and self.task.sequence_steps(task) is None:
-            raise ValueError("`update_every` must be an integer for a task whose sequences never end, got None")
         state = self.algorithm.init(params, self.batch, key=for_algorithm)
         wiring = None
         if self._plasticity is not None:
             state, wiring = self._plasticity.start(params, state, for_wiring)
         return jax.tree.map(jnp.copy, Carry(params, self.optimiser.init(params), state, task, wiring))
 
+    def check_memory(self, params: Params) -> None:
+        """Refuses a run that does not fit into memory, before anything is allocated."""
+        key = jax.random.key(0)
+        memory.check("batch", "the task's state", {"counters": 8.0 * self.batch}, "a smaller batch")
+        jax.eval_shape(lambda params: self.algorithm.init(params, self.batch, key=key), params)
+        one_lane = self.task.start(key, 1)
+        if self.update_every is None and self.task.sequence_steps(one_lane) is None:
+            raise ValueError("`update_every` must be an integer for a task whose sequences never end, got None")
+        self._check_window(self._window_steps(one_lane), params)
+
+    def _check_window(self, steps: int, params: Params) -> None:
+        argument = "batch" if self.update_every is None else "update_every"
+        if steps * self.batch >= 1 << 31:  # tokens of a window are counted in int32
+            raise ValueError(
+                f"`{argument}` must leave a window fewer than 2^31 tokens, got {steps} steps of {self.batch} sequences"
+            )
+        cell = self.algorithm.cell
+        h = jax.eval_shape(lambda: cell.output(cell.initial_state()))
+        itemsize = jnp.result_type(*jax.tree.leaves(params.cell)).itemsize
+        memory.check_window(argument, steps, self.batch, h.size, self.task.classes, itemsize)
+
     def run(self, carry: Carry, tokens: int) -> tuple[Carry, Progress]:
         """Trains until that many more tokens have been seen. Takes the memory of `carry`: go on from the result."""
         arguments.positive_integer("tokens", tokens)
+        self._check_carry(carry)
         total = Progress.none()
         while total.finite and total.tokens < tokens:
             begun = time.perf_counter()
             carry, change = self._change(carry)
             changed = time.perf_counter() - begun
             with self._in_slots(carry) as given:
-                program = self._program(self._window_steps(carry), given)
+                program = self._program(self._window_steps(carry.task), given)
                 begun = time.perf_counter()
                 given, counts = program(self._data, given, jnp.int32(min(tokens - total.tokens, MOST_TOKENS)))
                 counts = jax.device_get(counts)
@@ -137,7 +188,62 @@ class Trainer:
                 total.added + change.added,
                 total.removed + change.removed,
             )
+            self._check_counts(counts, total.updates)
         return carry, total
+
+    def _check_counts(self, counts: _Counts, update: int) -> None:
+        if counts.outside > 0:
+            raise ValueError(
+                f"`task` must give symbols in [0, {self.task.inputs}) and targets in [0, {self.task.classes}), or "
+                f"{PADDING} for none, got {int(counts.outside)} others in the window of update {update}"
+            )
+        if counts.idle >= MOST_IDLE:
+            raise ValueError(f"`task` must give windows with tokens, got {MOST_IDLE} in a row without one")
+        if counts.updates == 0:
+            raise ValueError("`task` must have a whole number of `sequence_steps`, got a window that holds no sequence")
+
+    def _check_carry(self, carry: Any) -> None:
+        """Refuses a carry that this trainer's `start` could not have begun; the same shapes are looked at once."""
+        if not isinstance(carry, Carry):
+            raise TypeError(f"`carry` must come from this trainer's start or run, got {type(carry).__name__}")
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(carry)):
+            raise ValueError("`carry` must be the one that `run` returned last, got one that a `run` has used up")
+        if (carry.wiring is None) != (self.rewire is None):
+            raise ValueError("`carry` must come from a trainer with the same `rewire`, got that of another")
+        signature = _signature(carry)
+        if signature in self._signatures:
+            return
+        checks.params(self.algorithm.cell, carry.params)
+        key = jax.random.key(0)
+        wanted = jax.eval_shape(
+            lambda params: Carry(
+                params,
+                self.optimiser.init(params),
+                self.algorithm.init(params, self.batch, key=key),
+                self.task.start(key, self.batch),
+            ),
+            carry.params,
+        )
+        for part, maker in (("opt_state", "optimiser"), ("state", "algorithm"), ("task", "task")):
+            own, given = getattr(wanted, part), getattr(carry, part)
+            made: Any = jax.tree.structure(own)
+            if made != jax.tree.structure(given):
+                raise ValueError(f"`carry.{part}` must come from this trainer's {maker}, got that of another")
+            if part == "state" and self.rewire is not None:  # its memory has room for other patterns
+                own, given = own.cell, given.cell
+            for leaf, other in zip(jax.tree.leaves(own), jax.tree.leaves(given), strict=True):
+                if leaf.shape != jnp.shape(other) or leaf.dtype != other.dtype:
+                    raise ValueError(
+                        f"`carry.{part}` must come from this trainer's {maker} with a batch of {self.batch}, got "
+                        f"{other.dtype} of shape {jnp.shape(other)} in place of {leaf.dtype} of shape {leaf.shape}"
+                    )
+        if self.rewire is not None:
+            self._signatures.clear()  # patterns that have changed do not come again
+        self._signatures.add(signature)
+
+    @cached_property
+    def _signatures(self) -> set[Any]:
+        return set()
 
     @cached_property
     def _plasticity(self) -> Plasticity | None:
@@ -165,7 +271,7 @@ class Trainer:
         """The gradient of the next window, which is not taken yet, as if all weights existed."""
         dense = carry.params._replace(cell=map_matrices(densify, carry.params.cell))
         state = self.algorithm.rewire(carry.state, carry.params, dense)
-        return self._gradient_ahead(self._data, dense, state, carry.task, self._window_steps(carry))
+        return self._gradient_ahead(self._data, dense, state, carry.task, self._window_steps(carry.task))
 
     @cached_property
     def _gradient_ahead(self) -> Any:
@@ -184,18 +290,18 @@ class Trainer:
     def _programs(self) -> dict[tuple[int, Any], Any]:
         return {}
 
-    def _window_steps(self, carry: Carry) -> int:
-        """Steps of a window: a number that depends on the carry alone, so that a resumed run takes the same."""
+    def _window_steps(self, task: Any) -> int:
+        """Steps of a window: a number that depends on the task's state alone, so that a resumed run takes the same."""
         if self.update_every is not None:
             return self.update_every
-        steps = self.task.sequence_steps(carry.task)
+        steps = self.task.sequence_steps(task)
         assert steps is not None
         return -(-int(steps) // PADDED_TO) * PADDED_TO
 
     def _program(self, steps: int, carry: Carry) -> Any:
-        leaves, structure = jax.tree.flatten(carry)
-        signature = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        signature = _signature(carry)
         if (steps, signature) not in self._programs:
+            self._check_window(steps, carry.params)
             for key in [key for key in self._programs if key[1] != signature]:
                 del self._programs[key]  # patterns that have changed do not come again
             loop = jax.jit(lambda data, carry, tokens: self._loop(data, carry, tokens, steps), donate_argnums=1)
@@ -207,7 +313,7 @@ class Trainer:
 
         def going_on(both: tuple[Carry, _Counts]) -> jax.Array:
             carry, counts = both
-            go = counts.finite & (counts.tokens < tokens)
+            go = counts.finite & (counts.tokens < tokens) & (counts.outside == 0) & (counts.idle < MOST_IDLE)
             if plasticity is not None:
                 go &= ~plasticity.is_due(carry.wiring)
             if self.update_every is None:  # sequences may have outgrown the window
@@ -219,6 +325,7 @@ class Trainer:
         def update(both: tuple[Carry, _Counts]) -> tuple[Carry, _Counts]:
             (params, opt_state, state, task, wiring), counts = both
             task, window = self.task.window(data, task, steps)
+            window = self._checked(window, steps)
             before = self.algorithm.reset(state, window.is_start)
             gradient, state = self.algorithm.grad(params, before, window.xs, window.targets)
             grads = gradient.grads
@@ -231,21 +338,48 @@ class Trainer:
                 params = plasticity.mask(wiring, params)
             bits = gradient.info.losses.astype(jnp.float32) * BITS  # [T, B]
             carry = Carry(params, opt_state, state, self.task.learn(task, bits), wiring)
+            new = jnp.maximum(window.tokens.astype(jnp.int32), 0)
             return carry, _Counts(
-                counts.tokens + window.tokens.astype(jnp.int32),
+                counts.tokens + new,
                 counts.updates + 1,
                 counts.bits + bits.sum(),
                 counts.asked + jnp.sum(window.targets != PADDING, dtype=jnp.int32),
                 jnp.isfinite(gradient.loss),
+                _count_outside(window.xs, self.task.inputs) + _count_outside(window.targets, self.task.classes),
+                jnp.where(new > 0, 0, counts.idle + 1),
             )
 
         zero = jnp.int32(0)
-        start = carry, _Counts(zero, zero, jnp.float32(0), zero, jnp.array(True))
+        start = carry, _Counts(zero, zero, jnp.float32(0), zero, jnp.array(True), zero, zero)
         carry, counts = jax.lax.while_loop(going_on, update, start)
         # The last update may have broken what the next loss would show.
         whole = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((carry.params, carry.opt_state))]
         return carry, counts._replace(finite=counts.finite & jnp.stack(whole).all())
 
+    def _checked(self, window: Any, steps: int) -> Window:
+        """The window, if it is what a task should give."""
+        if not isinstance(window, Window):
+            raise TypeError(f"`task` must give a sg.tasks.Window, got {type(window).__name__}")
+        wanted = {"xs": (steps, self.batch), "targets": (steps, self.batch), "is_start": (self.batch,), "tokens": ()}
+        arrays = Window(*(arguments.array(f"task.window.{name}", getattr(window, name)) for name in wanted))
+        for name, shape in wanted.items():
+            array, kind = getattr(arrays, name), jnp.bool_ if name == "is_start" else jnp.integer
+            if array.shape != shape or not jnp.issubdtype(array.dtype, kind):
+                needed = f"{'booleans' if name == 'is_start' else 'integers'} of shape {shape}"
+                raise ValueError(f"`task` must give windows whose {name} are {needed}, got {describe(array)}")
+        return arrays
+
+
+def _count_outside(symbols: jax.Array, known: int) -> jax.Array:
+    symbols = as_index(symbols)
+    return jnp.sum((symbols < PADDING) | (symbols >= known), dtype=jnp.int32)
+
 
 def _network(carry: Carry) -> Network:
     return Network(carry.params, carry.opt_state, carry.state, carry.wiring)
+
+
+def _signature(carry: Carry) -> Any:
+    """What a program is compiled for."""
+    leaves, structure = jax.tree.flatten(carry)
+    return structure, tuple(map(checks.signature, leaves))

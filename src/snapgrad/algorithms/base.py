@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
 from snapgrad.cells.base import Cell, PyTree
@@ -46,6 +46,7 @@ class Rule(NamedTuple):
     transfer(kernel, memory, old, new) -> memory for the cell's parameters `new`, whose patterns are not those of `old`
     structures(cell_params) -> what `window` asks the kernel to work by, beside the cell's matrices; or None if the
         program depends on the patterns in other ways too
+    check_memory(cell_params, batch_size) refuses what cannot fit, where finding out by `start` would take too long
     """
 
     start: Callable[[Kernel, PyTree, int, Any], PyTree]
@@ -53,6 +54,7 @@ class Rule(NamedTuple):
     restart: Callable[[Kernel, PyTree, jax.Array], PyTree]
     transfer: Callable[[Kernel, PyTree, PyTree, PyTree], PyTree] = _cannot_transfer
     structures: Callable[[PyTree], tuple[Structure, ...] | None] = lambda params: None
+    check_memory: Callable[[PyTree, int], None] = lambda params, batch_size: None
 
 
 def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] = lambda params: ()) -> Rule:
@@ -66,11 +68,12 @@ def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] =
     )
 
 
-def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Algorithm:
+def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend, *, episodic: bool = False) -> Algorithm:
     """Makes an `Algorithm` of a rule: checks the arguments, adds the loss and the readout's gradient."""
     checks.cell(cell)
     checks.loss(loss)
     select.check(backend)
+    seen: set[Any] = set()  # signatures of arguments that have passed the checks
 
     def kernel_for(params: Params) -> Kernel:
         return select.kernel(backend, param_dtype(params.cell))
@@ -81,14 +84,29 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Al
     def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
         checks.params(cell, params)
         arguments.positive_integer("batch_size", batch_size)
-        memory = rule.start(kernel_for(params), params.cell, batch_size, key)
-        return State(initial_states(cell, params.cell, batch_size), memory, origin(params))
+        if key is not None:
+            arguments.key("key", key)
+        kernel = kernel_for(params)
+
+        def start() -> State:
+            started = rule.start(kernel, params.cell, batch_size, key)
+            return State(initial_states(cell, params.cell, batch_size), started, origin(params))
+
+        rule.check_memory(params.cell, batch_size)
+        memory.check_state(f"{name} on {cell}", params, jax.eval_shape(start), batch_size)
+        return start()
 
     def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
-        checks.params(cell, params)
-        checks.state(state, origin(params))
-        xs, targets = jnp.asarray(xs), jax.tree.map(jnp.asarray, targets)
-        checks.window(cell, params, state, xs, targets)
+        xs, targets = checks.as_window(xs, targets)
+        checks.target_values(loss, targets)
+        # The other checks see types, shapes and patterns only, so what has passed once need not be looked at again.
+        leaves, structure = jax.tree.flatten((params, state, xs, targets))
+        signature = structure, tuple(map(checks.signature, leaves))
+        if signature not in seen:
+            checks.params(cell, params)
+            checks.state(state, origin(params))
+            checks.window(cell, params, state, xs, targets)
+            seen.add(signature)
         return compute(params, state, xs, targets)
 
     @jax.jit
@@ -98,12 +116,12 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Al
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
         outcome = backward(deltas)
         grads = Params(cell=outcome.grads, readout=readout_grads)
-        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, deltas))
+        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, hs, deltas))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 
     def reset(state: State, where: Any) -> State:
         checks.maker(state, name, cell)
-        where = jnp.asarray(where)
+        where = arguments.array("where", where)
         checks.where(where, state)
         fresh = jax.tree.map(lambda leaf, s: leaf.astype(s.dtype), cell.initial_state(), state.cell)
         restarted = jax.tree.map(lambda s, s_0: select_lanes(where, s_0[None], s), state.cell, fresh)
@@ -113,15 +131,15 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend) -> Al
         checks.params(cell, old)
         checks.params(cell, new)
         checks.state(state, origin(old))
-        memory = rule.transfer(kernel_for(old), state.memory, old.cell, new.cell)
-        return State(state.cell, memory, origin(new))
+        moved = rule.transfer(kernel_for(old), state.memory, old.cell, new.cell)
+        return State(state.cell, moved, origin(new))
 
     def structures(params: Params) -> tuple[Structure, ...] | None:
         checks.params(cell, params)
         multiplied, own = cell.multiplied(params.cell), rule.structures(params.cell)
         return None if multiplied is None or own is None else (*multiplied, *own)
 
-    return Algorithm(init, grad, reset, rewire, structures)
+    return Algorithm(init, grad, reset, rewire, structures, name, cell, loss, episodic)
 
 
 def initial_states(cell: Cell, params: PyTree, batch_size: int) -> PyTree:

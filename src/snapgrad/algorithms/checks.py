@@ -9,9 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from snapgrad import arguments
 from snapgrad.algorithms.interface import Origin, Params, State
 from snapgrad.cells.base import Cell
+from snapgrad.readouts import ReadoutLoss
+from snapgrad.sparsity.matrix import as_index
 
 
 def cell(value: Any) -> None:
@@ -33,12 +37,20 @@ def params(cell: Cell, value: Any) -> None:
     if not isinstance(value, Params):
         raise TypeError(f"`params` must be sg.Params(cell=..., readout=...), got {type(value).__name__}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float) or not arguments.is_float(_dtype(leaf)):
             where = jax.tree_util.keystr(path)
-            raise TypeError(
-                f"`params` must hold floating-point arrays only, got {jnp.result_type(leaf)} in params{where}"
-            )
+            raise TypeError(f"`params` must hold floating-point arrays only, got {_dtype(leaf)} in params{where}")
     cell.check(value.cell)
+    dtypes = {str(_dtype(leaf)) for leaf in jax.tree.leaves(value.cell)}
+    if len(dtypes) > 1:
+        raise TypeError(f"`params.cell` must be of one dtype, got {' and '.join(sorted(dtypes))}")
+
+
+def _dtype(leaf: Any) -> Any:
+    try:
+        return jnp.result_type(leaf)
+    except TypeError:
+        return type(leaf).__name__
 
 
 def maker(state: Any, algorithm: str, cell: Cell) -> None:
@@ -64,8 +76,29 @@ def state(value: Any, origin: Origin) -> None:
         )
 
 
+def signature(leaf: Any) -> Any:
+    """What the checks see of a leaf."""
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array | np.ndarray) else type(leaf)
+
+
 def _shape(array: Any) -> tuple[int, ...]:
     return tuple(jnp.shape(array))
+
+
+def as_window(xs: Any, targets: Any) -> tuple[jax.Array, Any]:
+    """Both as arrays: `xs` one, with integers of any width as int32, and `targets` a pytree of them."""
+    xs = arguments.array("xs", xs)
+    if jnp.issubdtype(xs.dtype, jnp.integer):
+        xs = as_index(xs)
+    if isinstance(targets, list) and all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(targets)):
+        return xs, arguments.array("targets", targets)  # nested lists of numbers, not a pytree of scalars
+    return xs, jax.tree.map(lambda leaf: arguments.array("targets", leaf), targets)
+
+
+def target_values(loss: Any, targets: Any) -> None:
+    """Refuses targets that are no classes of the readout, if the loss is that of one and they can be seen."""
+    if isinstance(loss, ReadoutLoss) and isinstance(targets, jax.Array) and not isinstance(targets, jax.core.Tracer):
+        loss.check_targets(targets)
 
 
 def window(cell: Cell, params: Any, state: Any, xs: Any, targets: Any) -> None:
@@ -94,7 +127,7 @@ def window(cell: Cell, params: Any, state: Any, xs: Any, targets: Any) -> None:
 
 
 def loss_value(loss: Any, readout: Any, hs: Any, targets: Any) -> None:
-    """Refuses a loss that is not a scalar."""
+    """Refuses a loss that does not take what it is given, or is not a scalar."""
     first = jax.eval_shape(lambda *window: jax.tree.map(lambda leaf: leaf[0, 0], window), hs, targets)
     out = jax.eval_shape(lambda *args: jax.tree.map(jnp.asarray, loss(*args)), readout, *first)
     if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):

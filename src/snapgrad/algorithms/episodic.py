@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from snapgrad import memory
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
@@ -33,7 +34,7 @@ from snapgrad.sparsity.reach import influence_blocks
 def backward_in_time(cell: Cell, order: int | None) -> Rule:
     """The rule of `snap(..., episodic=True)`: nothing is remembered between windows."""
 
-    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: PyTree, xs: Any) -> tuple[jax.Array, Any]:
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, _: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
         trajectory = unroll(kernel, cell, params, s_0, xs)
 
@@ -62,4 +63,7 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
         sums = jacobians.sums(blocks.dynamics, by_column=True)
         return None if sums is None else (blocks, *sums)
 
-    return memoryless(window, structures)
+    def check_memory(params: PyTree, batch_size: int) -> None:
+        memory.check_influence(cell, params, order, batch_size, param_dtype(params).itemsize, episodic=True)
+
+    return memoryless(window, structures)._replace(check_memory=check_memory)

@@ -25,7 +25,8 @@ class Info(NamedTuple):
     """Diagnostics of a window; nothing here is needed to go on."""
 
     losses: jax.Array  # [T, B] loss of every example at every step
-    deltas: jax.Array  # [T, B, ...] dL/dh at every step; costs nothing under jit if it is not used
+    outputs: jax.Array  # [T, B, ...] what the readout saw, h of every step; costs nothing under jit if it is not used
+    deltas: jax.Array  # [T, B, ...] dL/dh of every step; likewise
 
 
 class Gradient(NamedTuple):
@@ -52,18 +53,19 @@ class Origin:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is carried from window to window."""
+    """What is carried from window to window. It can be copied, pickled, and mapped over as any pytree."""
 
-    cell: PyTree  # [B, ...] the cell's own state
+    cell: PyTree  # [B, ...] the cell's own state; of a unit-wise cell [B, states, units], component 0 of which is h
     memory: PyTree  # what the algorithm remembers beside it: an influence, random vectors, or ()
     origin: Origin = field(metadata={"static": True})
 
 
 class Algorithm(NamedTuple):
-    """A way to compute gradients of a recurrent cell: pure functions.
+    """A way to compute gradients of a recurrent cell: pure functions, and what they were made for.
 
     init(params, batch_size, key=None) -> state
-        The state of `batch_size` sequences about to start. Only `uoro` uses the key.
+        The state of `batch_size` sequences about to start. Only `uoro` uses the key. Refuses what would not fit into
+        memory.
     grad(params, state, xs, targets) -> (Gradient, state)
         The gradient over a window xs [T, B, ...], targets [T, B, ...] (any pytree), and the state to go on from. T = 1
         is fully online. It compiles once a window shape, and can be used inside `jit`, `scan` and `vmap`. An episodic
@@ -83,3 +85,7 @@ class Algorithm(NamedTuple):
     reset: Callable[[State, Any], State]
     rewire: Callable[[State, Params, Params], State]
     structures: Callable[[Params], tuple[Structure, ...] | None]
+    name: str  # with its options, such as "snap(order=2)"
+    cell: Cell
+    loss: Loss
+    episodic: bool  # whether every window must be a whole sequence

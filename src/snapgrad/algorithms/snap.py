@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
@@ -62,11 +62,12 @@ def snap(
             Only the reference's gradients can be differentiated once more (meta-learning).
     """
     arguments.order(order)
+    arguments.boolean("episodic", episodic)
     name = f"snap(order={order}{', episodic' if episodic else ''})"
     if episodic:
         if influence_dtype is not None:
             raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {influence_dtype!r}")
-        return build(name, cell, loss, backward_in_time(cell, order), backend)
+        return build(name, cell, loss, backward_in_time(cell, order), backend, episodic=True)
     name += stored_in(influence_dtype)
     return build(name, cell, loss, forward_in_time(cell, order, influence_dtype), backend)
 
@@ -129,4 +130,8 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         sums = cell.jacobians(params).sums(blocks.dynamics, by_column=False)
         return None if sums is None else (blocks, *sums)
 
-    return Rule(start, window, restart, transfer, structures)
+    def check_memory(params: PyTree, batch_size: int) -> None:
+        itemsize = (param_dtype(params) if influence_dtype is None else jnp.dtype(jnp.bfloat16)).itemsize
+        memory.check_influence(cell, params, 1 if decay is not None else order, batch_size, itemsize)
+
+    return Rule(start, window, restart, transfer, structures, check_memory)

@@ -43,7 +43,7 @@ Step = tuple[str, Callable[[], list[Record]]]  # what a person reads while it ru
 def steps(quick: bool) -> Iterator[Step]:
     """All measurements, in order."""
     rounds = 3 if quick else ROUNDS
-    if importlib.util.find_spec("orbax") is not None:  # the extra `train`. First, before others leave memory behind
+    if importlib.util.find_spec("tomli_w") is not None:  # the extra `train`. First, before others leave memory behind
         yield "trainer: memory of a long online run", lambda: trainer.memory(trainer.STEPS // (10 if quick else 1))
     for name in ("GRU",) if quick else CELLS:
         for units, sparsity in SIZES:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad.kernels.base import Kernel, Sums
+from snapgrad.sparsity.matrix import as_index
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -109,4 +110,4 @@ class Cell(abc.ABC):
 
 def as_vector(x: jax.Array, width: int, dtype: Any) -> jax.Array:
     """An input as a float vector: an integer index becomes the one-hot it stands for, one outside [0, width) zeros."""
-    return jax.nn.one_hot(x, width, dtype=dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    return jax.nn.one_hot(as_index(x), width, dtype=dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x

@@ -1,4 +1,4 @@
-"""Cells of any form: patterns by sparsity detection, values by compressed (coloured) derivatives, both from asdex."""
+"""Cells of any form: patterns by sparsity detection or by hand, values by compressed (coloured) derivatives (asdex)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import asdex
 import jax
@@ -15,9 +15,20 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from snapgrad.cells.base import AtBatch, Cell, Jacobians, Pull, PyTree, as_vector
+from snapgrad.cells.detection import jacobian_patterns
 from snapgrad.kernels.base import Kernel, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
+
+
+class Patterns(NamedTuple):
+    """Which entries of a cell's derivatives can be other than zero.
+
+    State entries and parameters are numbered as `ravel_pytree` of the cell's state and parameters numbers them.
+    """
+
+    dynamics: Pattern  # D [states, states]
+    immediate: Pattern  # I [states, params]
 
 
 class GeneralCell(Cell, abc.ABC):
@@ -27,6 +38,14 @@ class GeneralCell(Cell, abc.ABC):
     `sg.multiply(matrix, x)` it takes an integer index as well, and detection sees the matrix's exact pattern.
     """
 
+    def patterns(self, params: PyTree) -> Patterns | None:
+        """The patterns of D and I for `params`, of which only the structure counts; None: find them by detection.
+
+        Override it where detection has no rule for what the step is made of, or is slow or conservative. An entry too
+        many costs time; one that is missing is refused, because derivatives at a few random points show it.
+        """
+        return None
+
     def check(self, params: PyTree) -> None:
         try:
             x = jnp.zeros(self.inputs, jnp.result_type(*jax.tree.leaves(params)))
@@ -35,7 +54,7 @@ class GeneralCell(Cell, abc.ABC):
         except (TypeError, ValueError, AttributeError, IndexError) as error:
             needed = f"`params.cell` must let {self} step from a float vector [{self.inputs}]"
             raise ValueError(f"{needed}, got: {str(error).splitlines()[0]}") from None
-        if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, s):
+        if after != jax.eval_shape(lambda: s):
             raise ValueError(f"`step` of {self} must return a state shaped like its argument, got {after}")
 
     def jacobians(self, params: PyTree) -> Jacobians:
@@ -66,21 +85,32 @@ class DetectedJacobians(Jacobians):
 
         # Inputs are differentiated as float vectors: an integer index would hide which weights it can pick.
         example = flat_params, flat_state, jnp.zeros(cell.inputs, flat_params.dtype)
-        by_params = asdex.jacobian_coloring(flat_step, *example, argnums=0)
-        by_state = asdex.jacobian_coloring(flat_step, *example, argnums=1)
+        given = cell.patterns(params)
+        if given is None:
+            (immediate, dynamics), mode = jacobian_patterns(flat_step, example[:2], example[2:])
+        else:
+            dynamics, immediate = _check_shapes(cell, given, flat_state.size, flat_params.size)
+            mode = "rev"  # which exists wherever backpropagation does
+
+        def coloured(pattern: Pattern, argument: int) -> asdex.ColoredPattern:
+            shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in example)
+            found = asdex.SparsityPattern.from_coo(
+                pattern.rows, pattern.cols, pattern.shape, input_avals=shapes, argnums=argument
+            )
+            return asdex.jacobian_coloring_from_sparsity(found, mode=mode)
+
+        by_params, by_state = coloured(immediate, 0), coloured(dynamics, 1)
+        if given is not None:
+            _check_entries(cell, flat_step, example, (by_params, by_state))
         self._immediate_of = asdex.jacobian_from_coloring(flat_step, by_params)
         self._dynamics_of = asdex.jacobian_from_coloring(flat_step, by_state)
 
-        self.dynamics = Pattern(by_state.sparsity.rows, by_state.sparsity.cols, by_state.sparsity.shape)
-        self._dynamics_order = np.lexsort((by_state.sparsity.cols, by_state.sparsity.rows))
-        immediate = Pattern(by_params.sparsity.rows, by_params.sparsity.cols, by_params.sparsity.shape)
-        self.groups = group_columns(immediate)
+        self.dynamics, self.groups = dynamics, group_columns(immediate)
         entry_state = self.groups.entries.cols[self.groups.entry_credit]
-        by_row = np.lexsort((by_params.sparsity.cols, by_params.sparsity.rows))
-        self._immediate_order = by_row[immediate.find(entry_state, self.groups.entry_param)]
+        self._immediate_order = immediate.find(entry_state, self.groups.entry_param)
 
     def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
-        return self._at(self._dynamics_of, params, self._dynamics_order[self._find(wanted)], tile)
+        return self._at(self._dynamics_of, params, self._find(wanted), tile)
 
     def immediate_at(self, kernel: Kernel, params: PyTree, tile: int) -> AtBatch:
         return self._at(self._immediate_of, params, self._immediate_order, tile)
@@ -97,7 +127,7 @@ class DetectedJacobians(Jacobians):
     def backward_at(
         self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int
     ) -> Callable[[PyTree, jax.Array], tuple[jax.Array, Pull]]:
-        order = self._dynamics_order[self._find(wanted)[wanted.column_order]]
+        order = self._find(wanted)[wanted.column_order]
         dynamics_at = self._at(self._dynamics_of, params, order, tile)
         return lambda s_tm1, x_t: (dynamics_at(s_tm1, x_t), lambda credit: credit)
 
@@ -115,3 +145,36 @@ class DetectedJacobians(Jacobians):
         zero = jnp.zeros_like(ravel_pytree(params)[0])
         total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, pulled))
         return self._unravel_params(total)
+
+
+def _check_shapes(cell: GeneralCell, given: Any, states: int, params: int) -> Patterns:
+    """Refuses patterns given by hand that are not this cell's."""
+    wanted = {"dynamics": (states, states), "immediate": (states, params)}
+    if not isinstance(given, tuple) or [getattr(pattern, "shape", None) for pattern in given] != list(wanted.values()):
+        needed = " and ".join(f"a Pattern {name} {list(shape)}" for name, shape in wanted.items())
+        raise ValueError(f"`patterns` of {cell} must return {needed}, got {given!r}")
+    return Patterns(*given)
+
+
+def _check_entries(cell: GeneralCell, step: Any, example: tuple[Any, ...], coloured: tuple[Any, ...]) -> None:
+    """Refuses patterns given by hand that lack an entry: at random points a random vector times I or D shows it."""
+    draw = np.random.default_rng(0)
+
+    def random(like: jax.Array) -> jax.Array:
+        return jnp.asarray(0.3 * draw.normal(size=like.shape), like.dtype)  # small, so that nothing saturates
+
+    @jax.jit
+    def errors(v: jax.Array, *at: jax.Array) -> list[jax.Array]:
+        found = []
+        for pattern, exact in zip(coloured, jax.vjp(step, *at)[1](v), strict=False):
+            entries, values = pattern.sparsity, asdex.jacobian_from_coloring(step, pattern)(*at).data
+            by_pattern = jnp.zeros_like(exact).at[entries.cols].add(v[entries.rows] * values)
+            found.append(jnp.max(jnp.abs(by_pattern - exact)) / (1 + jnp.max(jnp.abs(exact))))
+        return found
+
+    for _ in range(3):
+        for name, error in zip(
+            ("immediate", "dynamics"), errors(random(example[1]), *map(random, example)), strict=True
+        ):
+            if not error < jnp.finfo(error.dtype).eps ** 0.5:
+                raise ValueError(f"`patterns` of {cell} must have every entry that exists, got `{name}` without some")

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import jax
 import jax.numpy as jnp
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.cells.general import GeneralCell
 from snapgrad.cells.unit import UnitCell
 from snapgrad.sparsity.masks import random_matrix, random_pattern
@@ -39,6 +39,7 @@ def GRU(inputs: int, units: int, *, variant: str = "cudnn", recurrent_bias: bool
     `variant="original"` (Cho et al. 2014) resets before it, n = tanh(W_x x_t + b + W_h (r h_tm1)): see `OriginalGRU`.
     With `recurrent_bias=True` the weights of `torch.nn.GRU` fit exactly.
     """
+    arguments.boolean("recurrent_bias", recurrent_bias)
     if variant == "cudnn":
         return UnitCell(_rule, inputs, units, gates=3, states=1, recurrent_bias=recurrent_bias, name="GRU")
     if variant == "original":
@@ -78,8 +79,11 @@ class OriginalGRU(GeneralCell):
 
     def init(self, key: jax.Array, sparsity: float = 0.0, *, dtype: Any = None) -> OriginalGRUParams:
         """Fresh parameters: every weight matrix sparse with an exact count a gate, biases dense."""
+        arguments.key("key", key)
         arguments.sparsity(sparsity)
         dtype = arguments.floating(dtype)
+        shapes = [(self.units, self.units, sparsity), (self.units, self.inputs, sparsity)]
+        memory.check_weights(self, shapes, 3, dtype)
         keys = iter(jax.random.split(key, 6))
 
         def matrix(gates: int, cols: int) -> Any:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.cells.base import Cell, Jacobians
 from snapgrad.cells.unit_jacobians import UnitJacobians, apply_rule
 from snapgrad.sparsity.masks import random_matrix, random_pattern
-from snapgrad.sparsity.matrix import SparseMatrix, multiply
+from snapgrad.sparsity.matrix import SparseMatrix, describe, multiply
 from snapgrad.sparsity.pattern import Pattern
 
 # (s: S scalars, u: G scalars, v: G scalars) -> S scalars, for one unit
@@ -61,18 +62,18 @@ class UnitCell(Cell):
     name: str = "UnitCell"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "initial_bias", tuple(float(value) for value in self.initial_bias))
         for name in ("inputs", "units", "gates", "states"):
             arguments.positive_integer(name, getattr(self, name))
+        arguments.boolean("recurrent_bias", self.recurrent_bias)
+        try:
+            object.__setattr__(self, "initial_bias", tuple(float(value) for value in self.initial_bias))
+        except (TypeError, ValueError):
+            raise TypeError(f"`initial_bias` must be numbers, one a gate, got {self.initial_bias!r}") from None
         if len(self.initial_bias) not in (0, self.gates):
             raise ValueError(f"`initial_bias` must have one value a gate ({self.gates}), got {len(self.initial_bias)}")
         if not callable(self.rule):
             raise TypeError(f"`rule` must be a function of (s, u, v), got {type(self.rule).__name__}")
-        scalar = jax.ShapeDtypeStruct((), jnp.result_type(float))
-        out = jax.eval_shape(self.rule, (scalar,) * self.states, (scalar,) * self.gates, (scalar,) * self.gates)
-        shapes = [jnp.shape(component) for component in out] if isinstance(out, tuple) else type(out).__name__
-        if shapes != [()] * self.states:
-            raise TypeError(f"`rule` must return a tuple of {self.states} scalar(s) (`states`), got {shapes}")
+        _check_rule(self.rule, self.states, self.gates, jnp.result_type(float))
 
     def init(
         self,
@@ -94,8 +95,20 @@ class UnitCell(Cell):
             input_mask: a boolean [G * units, inputs] to use in place of a random pattern.
             dtype: floating dtype of the values; JAX's default when None.
         """
+        arguments.key("key", key)
         arguments.sparsity(sparsity)
+        arguments.boolean("sparse_inputs", sparse_inputs)
         dtype = arguments.floating(dtype)
+        input_sparsity = sparsity if sparse_inputs else 0.0
+        memory.check_weights(
+            self,
+            [
+                (self.units, self.units, sparsity if recurrent_mask is None else 0.0),
+                (self.units, self.inputs, input_sparsity if input_mask is None else 0.0),
+            ],
+            self.gates,
+            dtype,
+        )
         keys = jax.random.split(key, 4)
 
         def matrix(pattern_key: Any, value_key: Any, cols: int, share: float, mask: Any, name: str) -> SparseMatrix:
@@ -106,7 +119,6 @@ class UnitCell(Cell):
                 pattern = Pattern.from_mask(mask)
             return random_matrix(value_key, pattern, dtype)
 
-        input_sparsity = sparsity if sparse_inputs else 0.0
         bias = jnp.asarray(self.initial_bias or (0.0,) * self.gates, dtype)
         return UnitParams(
             recurrent=matrix(keys[0], keys[1], self.units, sparsity, recurrent_mask, "recurrent_mask"),
@@ -143,10 +155,16 @@ class UnitCell(Cell):
             )
         if self.recurrent_bias:
             wanted["recurrent_bias"], given["recurrent_bias"] = (rows,), recurrent_bias
-        arrays = {name: jnp.asarray(array) for name, array in given.items()}
+        arrays = {name: arguments.array(name, array) for name, array in given.items()}
         for name, array in arrays.items():
             if array.shape != wanted[name]:
                 raise ValueError(f"`{name}` must have shape {wanted[name]}, got {array.shape}")
+            if not arguments.is_float(array.dtype):
+                raise TypeError(f"`{name}` must hold floating-point numbers, got {array.dtype}")
+            if array.dtype != arrays["recurrent"].dtype:
+                raise TypeError(
+                    f"`{name}` must have the dtype of `recurrent`, {arrays['recurrent'].dtype}, got {array.dtype}"
+                )
         for name, mask in (("recurrent", recurrent_mask), ("input", input_mask)):
             if mask is not None:
                 arguments.mask(f"{name}_mask", mask, wanted[name])
@@ -159,6 +177,7 @@ class UnitCell(Cell):
 
     def to_dense(self, params: UnitParams) -> UnitParams:
         """The same parameters with dense weight arrays, in PyTorch's layout."""
+        self.check(params)
         return params._replace(recurrent=params.recurrent.to_dense(), input=params.input.to_dense())
 
     def check(self, params: Any) -> None:
@@ -167,18 +186,20 @@ class UnitCell(Cell):
         rows = self.gates * self.units
         for name, shape in {"recurrent": (rows, self.units), "input": (rows, self.inputs)}.items():
             matrix = getattr(params, name)
-            if (
-                not isinstance(matrix, SparseMatrix)
-                or matrix.shape != shape
-                or len(matrix.values) != matrix.pattern.nnz
-            ):
+            if not isinstance(matrix, SparseMatrix) or matrix.shape != shape:
                 got = matrix if isinstance(matrix, SparseMatrix) else type(matrix).__name__
                 raise ValueError(f"`params.cell.{name}` must be a SparseMatrix of shape {shape} for {self}, got {got}")
+            if jnp.shape(matrix.values) != (matrix.pattern.nnz,):
+                raise ValueError(
+                    f"`params.cell.{name}` must have {matrix.pattern.nnz} values, one an entry of its pattern, "
+                    f"got shape {jnp.shape(matrix.values)}"
+                )
         for name, wanted in {"bias": (rows,), "recurrent_bias": (rows,) if self.recurrent_bias else None}.items():
             array = getattr(params, name)
             given = None if array is None else jnp.shape(array)
             if given != wanted:
                 raise ValueError(f"`params.cell.{name}` must have shape {wanted} for {self}, got {given}")
+        _check_rule(self.rule, self.states, self.gates, jnp.result_type(*jax.tree.leaves(params)))
 
     def __repr__(self) -> str:
         bias = ", recurrent_bias=True" if self.recurrent_bias else ""
@@ -188,6 +209,10 @@ class UnitCell(Cell):
         return jnp.zeros((self.states, self.units))
 
     def step(self, params: UnitParams, s: jax.Array, x: jax.Array) -> jax.Array:
+        if not isinstance(params, UnitParams):
+            raise TypeError(f"`params` must be what {self}.init returns, got {type(params).__name__}")
+        if jnp.shape(s) != (self.states, self.units):
+            raise ValueError(f"`s` must be a state of {self}, of shape {(self.states, self.units)}, got {describe(s)}")
         return apply_rule(self, s, *self.preactivations(params, s, x))
 
     def output(self, s: jax.Array) -> jax.Array:
@@ -206,3 +231,20 @@ class UnitCell(Cell):
 
     def jacobians(self, params: UnitParams) -> Jacobians:
         return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern)
+
+
+@lru_cache(maxsize=64)
+def _check_rule(rule: Rule, states: int, gates: int, dtype: Any) -> None:
+    """Refuses a rule that does not take scalars of a dtype to as many as there are states, of the same dtype."""
+    scalar = jax.ShapeDtypeStruct((), dtype)
+    try:
+        out = jax.eval_shape(rule, (scalar,) * states, (scalar,) * gates, (scalar,) * gates)
+    except (TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+        needed = f"`rule` must take s, u and v, tuples of {states}, {gates} and {gates} {dtype} scalars"
+        raise TypeError(f"{needed}, got: {str(error).splitlines()[0]}") from None
+    shapes = [jnp.shape(component) for component in out] if isinstance(out, tuple) else type(out).__name__
+    if shapes != [()] * states:
+        raise TypeError(f"`rule` must return a tuple of {states} scalar(s) (`states`), got {shapes}")
+    dtypes = [str(component.dtype) for component in out]
+    if any(component.dtype != dtype for component in out):
+        raise TypeError(f"`rule` must return scalars of the dtype that it is given, {dtype}, got {', '.join(dtypes)}")

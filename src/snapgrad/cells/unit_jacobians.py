@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.cells.base import AtBatch, Jacobians, Pull, as_vector
+from snapgrad.cells.detection import jacobian_patterns
 from snapgrad.kernels.base import Kernel, Sums, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
@@ -59,12 +59,10 @@ def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -
 
 @lru_cache(maxsize=32)
 def rule_structure(cell: UnitCell) -> RuleDerivatives:
-    """Which of A [S, S], U and V [S, G] exist: read from the rule's program, not from values."""
-    one = (jnp.zeros((cell.states,)), jnp.zeros((cell.gates,)), jnp.zeros((cell.gates,)))
-    found = asdex.jacobian_sparsity(partial(one_unit, cell), *one, argnums=(0, 1, 2))
-    exists = np.zeros(found.shape, bool)
-    exists[found.rows, found.cols] = True
-    return RuleDerivatives(*np.split(exists, [cell.states, cell.states + cell.gates], axis=1))
+    """Which of A [S, S], U and V [S, G] exist: read from the program of the rule's derivative, not from values."""
+    one = jnp.zeros(cell.states), jnp.zeros(cell.gates), jnp.zeros(cell.gates)
+    found = jacobian_patterns(partial(one_unit, cell), one)
+    return RuleDerivatives(*(pattern.mask() for pattern in found.patterns))
 
 
 class UnitJacobians(Jacobians):
@@ -100,7 +98,7 @@ class UnitJacobians(Jacobians):
         units = np.arange(k)
         rows = [component * k + weight_unit[weight], (own_to[:, None] * k + units).ravel()]
         cols = [source[weight], (own_from[:, None] * k + units).ravel()]
-        self.dynamics = Pattern(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
+        self.dynamics = Pattern.merged(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
 
         # Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one.
         by_weight = self.dynamics.find(rows[0], cols[0])

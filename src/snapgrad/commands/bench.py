@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from snapgrad import machine
 from snapgrad.bench import report, suite
+from snapgrad.commands.report import make_folder
 from snapgrad.kernels.select import backend_info
 
 
@@ -35,11 +36,11 @@ class Bench:
     def run(self) -> None:
         """Runs the benchmark and shows it."""
         if backend_info()["backend"] != "native":
-            raise SystemExit(
+            raise ValueError(
                 f"snapgrad bench measures the native part, which does not run here ({backend_info()['reason']})"
             )
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
+            make_folder("out", self.out)
         messages = Console(stderr=True)
         records: report.Records = []
         about = machine.describe()

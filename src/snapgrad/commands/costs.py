@@ -11,7 +11,7 @@ import jax
 
 from snapgrad import arguments
 from snapgrad.costs import costs
-from snapgrad.runs.build import CELLS
+from snapgrad.runs.build import CELLS, seed_in_range
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Costs:
         """Prints the counts."""
         for name in ("units", "inputs", "order", "batch", "window"):
             arguments.positive_integer(name, getattr(self, name))
+        arguments.sparsity(self.sparsity)
+        seed_in_range(self.seed)
         cell = CELLS[self.cell](self.inputs, self.units)
         params = cell.init(jax.random.key(self.seed), sparsity=self.sparsity)
         found = costs(cell, params, order=self.order, batch=self.batch, window=self.window)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from snapgrad import arguments
-from snapgrad.commands.report import show
+from snapgrad.commands.report import make_folder, show
 from snapgrad.report.collect import collect
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label
@@ -49,6 +49,7 @@ class Demo:
         """Trains what is not trained yet, then reports."""
         arguments.positive_integer("tokens", self.tokens)
         arguments.positive_integer("seeds", self.seeds)
+        make_folder("out", self.out)
         messages = Console(stderr=True, highlight=False)
         wanted = [replace(kind, tokens=self.tokens, seed=seed) for seed in range(self.seeds) for kind in KINDS]
         for number, options in enumerate(wanted, 1):
@@ -63,6 +64,8 @@ class Demo:
                 continue
             took = f"{outcome['seconds']:.0f} s of training"
             messages.print(f"{title}: L = {outcome['level']} after {took}", markup=False)
+            if "warning" in outcome:
+                messages.print(f"warning: {outcome['warning']}", markup=False)
         show(collect([self.directory(options) for options in wanted]), self.out, self.json)
 
     def directory(self, options: CopyOptions) -> Path:

@@ -30,7 +30,16 @@ class Report:
 
     def run(self) -> None:
         """Reads the runs, writes the page, prints the results."""
+        make_folder("out", self.out)
         show(collect(self.runs), self.out, self.json)
+
+
+def make_folder(name: str, path: Path) -> None:
+    """Makes the folder that an option names; refuses a file in its place."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"`{name}` must be a folder, got {str(path)!r}, which is a file or below one") from None
 
 
 def show(collected: Collected, out: Path, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from snapgrad.algorithms import registry
+from snapgrad.runs import optimiser
 from snapgrad.runs.build import CROP, Experiment, build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label, network
@@ -82,8 +84,8 @@ class Resume:
 
 def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None) -> None:
     """Trains with a progress bar, and says how it ended."""
-    options = run.options()
-    if run.outcome() is not None:
+    options, before = run.options(), run.outcome()
+    if before is not None and before["tokens"] >= options.tokens:
         print("this run has ended before; nothing is trained again", file=sys.stderr)
     try:
         with bar(label(options), options.tokens) as show:
@@ -94,12 +96,14 @@ def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None
             so_far = {"status": "interrupted", **(records[-1] if records else {})}
             print(json.dumps({"run": str(run.path), **(run.outcome() or so_far)}))
         raise
+    if "warning" in outcome:
+        print(f"warning: {outcome['warning']}", file=sys.stderr)
     if as_json:
         print(json.dumps({"run": str(run.path), **outcome}))
     else:
         print(f"{label(options)} on {options.task}, {network(options)}: {brief(outcome)}")
         print(f"{outcome['tokens']:,} tokens in {outcome['seconds']:.1f} s of training; {run.path}")
-        print(f"see it with: snapgrad report {run.path}")
+        print(f"see it with: snapgrad report {shlex.quote(str(run.path))}")
 
 
 def resolved(options: Options) -> Options:
@@ -111,7 +115,7 @@ def resolved(options: Options) -> Options:
     }
     if registry.takes(options.algorithm, "order"):
         own["order"] = options.snap_order
-    options = replace(options, **own)
+    options = replace(options, optimiser=str(optimiser.parse(options.optimiser)), **own)
     if not isinstance(options, CharsOptions):
         return options
     corpus, data_dir = Path(options.corpus).expanduser(), options.data_dir

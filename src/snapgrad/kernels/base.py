@@ -53,10 +53,16 @@ Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
 
 
 class Kernel(abc.ABC):
-    """How fast: one way to carry out what every algorithm needs."""
+    """How fast: one way to carry out what every algorithm needs. Kernels of one class are the same."""
 
     name: str
     dense_from_density: float  # from this share of entries on, a matrix multiplies faster as a dense one
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     @abc.abstractmethod
     def ready(self, params: Any) -> Any:

@@ -38,8 +38,7 @@ class NativeMatrix(SparseMatrix):
     slot: binding.PlanName | None = field(default=None, metadata={"static": True})
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
-        if x.shape != (self.shape[1],):
-            raise ValueError(f"`x` must have shape {(self.shape[1],)} to be multiplied by {self}, got {x.shape}")
+        x = self.checked_factor(x)
         return product_p.bind(self.values, x[:, None], pattern=self.pattern, slot=self.slot, transposed=False)[:, 0]
 
     def column(self, index: jax.Array) -> jax.Array:

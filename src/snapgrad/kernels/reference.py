@@ -93,7 +93,7 @@ def _complete(blocks: Blocks) -> Blocks:
     whole = blocks.closed() & (blocks.heights > blocks.states / 2)
     group, state = np.nonzero(np.broadcast_to(whole[:, None], blocks.reach.shape))
     rows, cols = np.concatenate([blocks.reach.rows, group]), np.concatenate([blocks.reach.cols, state])
-    return dataclasses.replace(blocks, reach=Pattern(rows, cols, blocks.reach.shape))
+    return dataclasses.replace(blocks, reach=Pattern.merged(rows, cols, blocks.reach.shape))
 
 
 def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:

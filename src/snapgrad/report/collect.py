@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from snapgrad.runs.directory import Record, RunDirectory
+from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.disk import Record
 from snapgrad.runs.label import label
 from snapgrad.runs.options import Options
 
@@ -26,7 +27,7 @@ class Run(NamedTuple):
     options: Options
     records: list[Record]
     about: Record
-    status: str
+    status: str  # "finished", or what there is to say about it
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, seconds and values of the records that have this value."""
@@ -114,7 +115,10 @@ def collect(paths: Sequence[Path]) -> Collected:
     for run in runs:
         fields = dataclasses.asdict(run.options)
         kinds.setdefault(tuple(v for name, v in fields.items() if name not in MAY_DIFFER), []).append(run)
-    metric = next(name for name in ("level", "valid_bits", "bits") if all(len(run.column(name)[0]) for run in runs))
+    metrics = [name for name in ("level", "valid_bits", "bits") if all(len(run.column(name)[0]) for run in runs)]
+    if not metrics:
+        raise ValueError("`runs` must all have a level or bits in their records, got some in which nothing was asked")
+    metric = metrics[0]
     more = [name for name in differing(runs) if name not in (*MAY_DIFFER, *IN_LABEL)]
     left_out = [f"{run.path} ({run.status}, no records)" for run in loaded if not run.records]
     series = []
@@ -131,7 +135,8 @@ def load(path: Path) -> Run:
     """Reads a run, finished or not."""
     directory = RunDirectory.open(path)
     outcome = directory.outcome()
-    status = "not finished" if outcome is None else outcome["status"]
+    # Of a warning, what stands before its colon.
+    status = "not finished" if outcome is None else str(outcome.get("warning", outcome["status"])).partition(":")[0]
     return Run(directory.path, directory.options(), directory.metrics(), directory.about(), status)
 
 

@@ -24,7 +24,7 @@ class Table(NamedTuple):
     title: str
     note: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def results(collected: Collected) -> Table:

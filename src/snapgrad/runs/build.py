@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import optax
 
 from snapgrad import arguments
 from snapgrad.algorithms.interface import Algorithm, Params
@@ -21,11 +18,12 @@ from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
-from snapgrad.evaluate import evaluator
+from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
+from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.tasks.base import Task
-from snapgrad.tasks.characters import Crops
+from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
 from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
 from snapgrad.tasks.streams import Streams
@@ -38,8 +36,10 @@ CROP = 128  # bytes, as in the paper
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A trainer, how it begins, and how its result is validated."""
+    """A network with its trainer, how it begins, and how its result is validated."""
 
+    cell: UnitCell
+    readout: Readout
     trainer: Trainer
     params: Params
     key: jax.Array
@@ -56,11 +56,9 @@ def build(options: Options) -> Experiment:
     for name in ("units", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
-    if not 0 <= options.seed < 2**32:
-        raise ValueError(f"`seed` must be in [0, 2^32), got {options.seed}")
+    seed_in_range(options.seed)
     if not options.checkpoint_every >= 0:
         raise ValueError(f"`checkpoint_every` must be a number >= 0, got {options.checkpoint_every}")
-    optimiser = _optimiser(options)
     _check_installed(options)
     task, text = _task(options)
     update_every = options.update_steps
@@ -69,15 +67,26 @@ def build(options: Options) -> Experiment:
     cell, cell_params = network(options, task.inputs)
     readout = Readout(task.classes, READOUTS[options.readout])
     algorithm = _algorithm(options, cell, readout, update_every)
-    trainer = Trainer(algorithm, task, optimiser, options.batch, update_every)
+    trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every)
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
+    trainer.check_memory(params)
     if text is None:
-        return Experiment(trainer, params, key, None, "")
+        return Experiment(cell, readout, trainer, params, key, None, "")
+    check_text(text.valid, 2)
     length = task.length if isinstance(task, Crops) else None
-    validate = evaluator(cell, readout.loss, text.valid, length, options.backend)
+
+    def validate(params: Params) -> float:
+        return evaluate(cell, readout, params, text.valid, length=length, backend=options.backend)
+
     digest = hashlib.sha256(text.train.tobytes() + text.valid.tobytes()).hexdigest()
-    return Experiment(trainer, params, key, validate, digest)
+    return Experiment(cell, readout, trainer, params, key, validate, digest)
+
+
+def seed_in_range(seed: int) -> None:
+    """Refuses a seed that is not one of 32 bits."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
 
 
 def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
@@ -130,32 +139,9 @@ def _task(options: Options) -> tuple[Task, Corpus | None]:
 
 def _check_installed(options: Options) -> None:
     """Refuses to begin what could not be written down."""
-    needed = {"orbax": "train", "tomli_w": "train"} | ({"tensorboardX": "tensorboard"} if options.tensorboard else {})
+    needed = {"tomli_w": "train"} | ({"tensorboardX": "tensorboard"} if options.tensorboard else {})
     for module, extra in needed.items():
         if importlib.util.find_spec(module) is None:
             raise ValueError(
                 f"training must have the extra `{extra}` of snapgrad installed, got none ({module} is missing)"
             )
-
-
-def _optimiser(options: Options) -> optax.GradientTransformation:
-    known = [
-        name for name in dir(optax) if not name.startswith(("_", "scale_by")) and _is_optimiser(getattr(optax, name))
-    ]
-    if options.optimiser not in known:
-        near = difflib.get_close_matches(options.optimiser, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"`optimiser` must name an optimiser of Optax that takes a learning rate, got {options.optimiser!r}{hint}"
-        )
-    if not options.learning_rate > 0:
-        raise ValueError(f"`learning_rate` must be > 0, got {options.learning_rate}")
-    return getattr(optax, options.optimiser)(options.learning_rate)
-
-
-def _is_optimiser(thing: Any) -> bool:
-    """Whether it is made from a learning rate alone, and updates from gradients alone (a line search does not)."""
-    if not inspect.isfunction(thing):
-        return False
-    names = list(inspect.signature(thing).parameters)
-    return names[:1] == ["learning_rate"] and "linesearch" not in names

@@ -3,7 +3,7 @@
     config.toml       the options, resolved: what `resume` starts from
     about.json        machine, versions, backend, a digest of the data
     metrics.jsonl     one record a line, as training went
-    checkpoints/      Orbax: everything that training goes on from
+    checkpoints/      TOKENS.safetensors: everything that training goes on from; the last two
     outcome.json      how it ended; not there while it can go on
     lock              held by the process that trains it
 
@@ -14,32 +14,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
+import shlex
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
-import tyro
 
 from snapgrad import machine
-from snapgrad.runs import toml
-from snapgrad.runs.options import TASKS, Options
+from snapgrad.files import PART
+from snapgrad.runs import checkpoint, disk, toml
+from snapgrad.runs.checkpoint import Checkpoint, NotWhole, Totals
+from snapgrad.runs.disk import Record
+from snapgrad.runs.options import MAY_CHANGE, TASKS, Options
 from snapgrad.train import Carry
 
-Record = dict[str, Any]
-KEPT = 2  # checkpoints: the last good one stays until the next is whole
-
-
-class Totals(NamedTuple):
-    """What a run has seen so far."""
-
-    tokens: int = 0
-    updates: int = 0
-    seconds: float = 0.0  # of training: without compilation, validation and checkpoints
+KEPT = 2  # checkpoints: the last good one stays beside the newest
+COUNTS = Totals._fields  # in every record
 
 
 class RunDirectory:
@@ -47,20 +39,22 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self._checkpoints: Any = None
 
     @classmethod
     def create(cls, path: Path, options: Options, data: str) -> RunDirectory:
         """A new run on data of that digest; refuses a place where something is. It appears whole or not at all."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            advice = f"; go on with it: snapgrad resume {path}" if (path / "config.toml").is_file() else ""
+            advice = f"; go on with it: {cls(path).resume_command}" if (path / "config.toml").is_file() else ""
             raise ValueError(f"`out` must be new or empty, got {str(path)!r}{advice}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"`out` must be in a folder, got {str(path)!r}, which is below a file") from None
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
             made = cls(Path(name) / "run")
             made.path.mkdir()
-            made._write("about.json", json.dumps(about(options, data), indent=1) + "\n")
-            made._write("config.toml", toml.text(options))
+            made._write_json("about.json", about(options, data))
+            disk.write(made.path / "config.toml", toml.text(options))
             os.replace(made.path, path)
         return cls(path)
 
@@ -71,23 +65,28 @@ class RunDirectory:
             raise ValueError(f"a run must be a directory with a config.toml, got {str(path)!r}")
         return cls(path)
 
+    @property
+    def resume_command(self) -> str:
+        """What a person types to go on with it."""
+        return f"snapgrad resume {shlex.quote(str(self.path))}"
+
     def options(self) -> Options:
         """The options that it was begun with."""
         source = self.path / "config.toml"
         values = toml.read(source)
-        if values.get("task") not in TASKS:
-            raise ValueError(f"`task` must be one of {', '.join(TASKS)} in {source}, got {values.get('task')!r}")
-        kind = TASKS[values["task"]]
-        for field in dataclasses.fields(kind):
+        task = values.get("task")
+        if not isinstance(task, str) or task not in TASKS:
+            raise ValueError(f"`task` must be one of {', '.join(TASKS)} in {source}, got {task!r}")
+        for field in dataclasses.fields(TASKS[task]):
             if field.default is not None and field.name not in values:
                 raise ValueError(
                     f"`{field.name}` must be in {source}, got nothing: another version of snapgrad wrote it"
                 )
-        return tyro.cli(kind, args=toml.arguments(values, values["task"], source))
+        return TASKS[task](**toml.checked(values, task, source))
 
     def about(self) -> Record:
         """The machine, versions and data that it was begun with."""
-        return json.loads((self.path / "about.json").read_text(encoding="utf-8"))
+        return disk.read_json(self.path / "about.json", ("snapgrad", "jax", "jaxlib", "backend", "data"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,97 +98,132 @@ class RunDirectory:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:  # Windows
                 pass
-            except OSError:
+            except BlockingIOError:
                 raise ValueError(
                     f"another process is training the run in {self.path}; a run must have one at a time"
                 ) from None
-            try:
-                yield
-            finally:
-                if self._checkpoints is not None:
-                    self._checkpoints.close()
-                    self._checkpoints = None
+            for path in (*self.path.glob(f".*{PART}"), *self._checkpoints.glob(f".*{PART}")):
+                path.unlink()  # a process that was killed has left it
+            yield
 
     # ---- metrics
 
     def metrics(self) -> list[Record]:
         """All records; a last line that was cut off by a crash is left out."""
+        path = self.path / "metrics.jsonl"
         try:
-            lines = (self.path / "metrics.jsonl").read_text().split("\n")[:-1]
+            lines = path.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines]
+        return [_record(line, f"line {number} of {path}") for number, line in enumerate(lines, 1)]
 
     def append(self, record: Record) -> None:
-        """Adds one record."""
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # before a checkpoint says that this is past
+        """Adds one record, on the disk before a checkpoint says that this is past."""
+        disk.append_line(self.path / "metrics.jsonl", json.dumps(record))
 
     def forget_after(self, tokens: int) -> None:
         """Drops records of what will be trained once more."""
         kept = [record for record in self.metrics() if record["tokens"] <= tokens]
-        self._write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        if tokens and (not kept or kept[-1]["tokens"] != tokens):
+            path = self.path / "metrics.jsonl"
+            raise ValueError(f"{path} must have a record at {tokens} tokens, where the checkpoint is, got none")
+        disk.write(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
     # ---- outcome
 
     def outcome(self) -> Record | None:
         """How it ended, or None."""
+        path = self.path / "outcome.json"
         try:
-            return json.loads((self.path / "outcome.json").read_text())
+            found = disk.read_json(path, ("status", *COUNTS))
         except FileNotFoundError:
             return None
+        if found["status"] not in ("finished", "diverged"):
+            raise ValueError(f"`status` must be 'finished' or 'diverged' in {path}, got {found['status']!r}")
+        return found
 
     def finish(self, outcome: Record) -> None:
         """Writes how it ended."""
-        self._write("outcome.json", json.dumps(outcome, indent=1) + "\n")
+        self._write_json("outcome.json", outcome)
+
+    def reopen(self) -> None:
+        """Forgets that it has ended."""
+        (self.path / "outcome.json").unlink(missing_ok=True)
 
     # ---- checkpoints
 
-    def save(self, carry: Carry, totals: Totals) -> None:
-        """Writes a checkpoint, named by its tokens; the last good one stays until this one is whole."""
-        import orbax.checkpoint as ocp
+    def save(self, carry: Carry, totals: Totals, options: Options) -> None:
+        """Writes a checkpoint, named by its tokens; the last good one stays."""
+        self._checkpoints.mkdir(exist_ok=True)
+        checkpoint.write(self._checkpoints / f"{totals.tokens}.safetensors", carry, totals, toml.plain(options))
+        # Later ones are of an attempt that could not be gone on with: what they hold is trained once more.
+        past = [path for path in self._saved() if int(path.stem) <= totals.tokens]
+        for path in set(self._saved()) - set(past[:KEPT]):
+            path.unlink()
 
-        self._manager().save(
-            totals.tokens,
-            args=ocp.args.Composite(
-                carry=ocp.args.StandardSave(jax.tree.leaves(carry)), totals=ocp.args.JsonSave(totals._asdict())
-            ),
-        )
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None if there is none yet; warns of those that it skips."""
+        options, skipped = self.options(), []
+        for path in self._saved():
+            try:
+                found = checkpoint.read(path)
+            except NotWhole as why:
+                skipped.append(f"{path.name} ({why})")
+                continue
+            if skipped:
+                warnings.warn(
+                    f"{'; '.join(skipped)}: skipped in {self._checkpoints}, going on from {path.name}", stacklevel=2
+                )
+            self._check_unchanged(toml.plain(options), found.options)
+            return found
+        if skipped:
+            raise ValueError(f"a checkpoint in {self._checkpoints} must be whole, got {'; '.join(skipped)}")
+        if self._checkpoints.is_dir() and any(path.is_dir() for path in self._checkpoints.iterdir()):
+            raise ValueError(
+                f"the checkpoints in {self._checkpoints} must be safetensors files, got folders: an older version of "
+                "snapgrad wrote them, and only that one can go on with them"
+            )
+        if self.metrics():
+            raise ValueError(f"a run with records must have a checkpoint, got none in {self._checkpoints}")
+        return None
 
     def restore(self, like: Carry) -> tuple[Carry, Totals] | None:
-        """The last checkpoint, in the shape of `like`, or None if there is none yet."""
-        import orbax.checkpoint as ocp
+        """What the newest whole checkpoint holds, in the structure of `like`, or None if there is none yet."""
+        found = self.checkpoint()
+        return None if found is None else (found.carry(like), found.totals)
 
-        step = self._manager().latest_step()
-        if step is None:
-            return None
-        leaves, structure = jax.tree.flatten(like)
-        found = self._manager().restore(
-            step,
-            args=ocp.args.Composite(
-                carry=ocp.args.StandardRestore([jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]),
-                totals=ocp.args.JsonRestore(),
-            ),
-        )
-        return jax.tree.unflatten(structure, found.carry), Totals(**found.totals)
+    def _check_unchanged(self, now: Record, begun: Record) -> None:
+        """Refuses options that are not those of the checkpoint, but for those that change no weight."""
+        fixed = (set(now) | set(begun)) - set(MAY_CHANGE)
+        if now.get("schedule") != "constant" and "schedule_updates" not in now:
+            fixed.add("tokens")  # the schedule ends with them
+        for name in sorted(fixed):
+            if now.get(name) != begun.get(name):
+                was, got = (values.get(name, "nothing") for values in (begun, now))
+                raise ValueError(
+                    f"`{name}` must be the one that the run was begun with, {was}, got {got} in "
+                    f"{self.path / 'config.toml'}: its weights and their state belong to that one"
+                )
 
-    def _manager(self) -> Any:
-        if self._checkpoints is None:
-            import orbax.checkpoint as ocp
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
-            logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of what a kill has left behind
-            self._checkpoints = ocp.CheckpointManager(
-                self.path / "checkpoints",
-                options=ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=False),
-            )
-        return self._checkpoints
+    def _saved(self) -> list[Path]:
+        """The files of all checkpoints, the newest first."""
+        found = [path for path in self._checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: -int(path.stem))
 
-    def _write(self, name: str, text: str) -> None:
-        part = self.path / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, self.path / name)
+    def _write_json(self, name: str, content: Record) -> None:
+        disk.write(self.path / name, json.dumps(content, indent=1) + "\n")
+
+
+def _record(line: bytes, source: str) -> Record:
+    found = disk.parse_json(line, COUNTS, source)
+    for name, value in found.items():
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"`{name}` must be a number in {source}, got {value!r}: the file is damaged")
+    return found
 
 
 def about(options: Options, data: str) -> Record:

@@ -47,10 +47,25 @@ class Options:
     """Steps between weight updates, or "sequence" for one at the end of each sequence."""
 
     optimiser: str = "adam"
-    """Any optimiser of Optax that takes a learning rate, by its name there."""
+    """Any optimiser of Optax that takes a learning rate, by its name there; with arguments: adam(b1=0.5, eps=1e-4)."""
 
     learning_rate: float = 1e-3
-    """Its learning rate."""
+    """Its learning rate; with a schedule, the largest."""
+
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How the learning rate goes on after the warmup: it stays, or falls to zero over the updates of the run."""
+
+    warmup: int = 0
+    """Updates over which the learning rate first grows from zero."""
+
+    schedule_updates: int | None = None
+    """Updates, with the warmup, until a schedule is at zero; by default those of the run, where they can be counted."""
+
+    clip: float | None = None
+    """Scale gradients down to this global norm where theirs is larger."""
+
+    weight_decay: float | None = None
+    """Decoupled decay of the weight matrices, not of biases: times the learning rate, at every update."""
 
     batch: int = 16
     """Sequences side by side."""
@@ -142,5 +157,8 @@ class CharsOptions(Options):
     validate_every: int = 1_000_000
     """Tokens between validations, which go over the whole validation text; one is also made at the end."""
 
+
+# What a run may be resumed with another value of: no weight depends on it. Of `corpus` the text counts, not the path.
+MAY_CHANGE = ("tokens", "log_every", "checkpoint_every", "tensorboard", "validate_every", "corpus", "data_dir")
 
 TASKS: dict[str, type[Options]] = {options.task: options for options in (CopyOptions, CharsOptions)}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from snapgrad.runs.directory import Record
+from snapgrad.runs.disk import Record
 from snapgrad.runs.training import Show
 
 

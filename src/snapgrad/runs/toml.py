@@ -1,4 +1,4 @@
-"""Options from and to TOML. A file's keys become arguments of the command line, so that both are checked alike."""
+"""Options from and to TOML. What is wrong in a file is said with the file's name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from snapgrad.runs.options import TASKS, Options
 
@@ -14,7 +14,7 @@ from snapgrad.runs.options import TASKS, Options
 def read(path: Path) -> dict[str, Any]:
     """The table of a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise ValueError(
             f"`config` must be a TOML file that can be read, got {str(path)!r} ({error.strerror})"
@@ -23,39 +23,76 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"`config` must be valid TOML, got {str(path)!r} ({error})") from None
 
 
-def arguments(values: dict[str, Any], task: str, source: Path) -> list[str]:
-    """The arguments of `train` that say what the file says; an unknown key is refused with the nearest known one."""
-    known = {field.name: field for field in dataclasses.fields(TASKS[task])}
-    given = []
+def checked(values: dict[str, Any], task: str, source: Path) -> dict[str, Any]:
+    """The options that a file gives, each of its own type; an unknown key is refused with the nearest known one."""
+    hints = get_type_hints(TASKS[task])
+    known = {field.name: hints[field.name] for field in dataclasses.fields(TASKS[task])}
+    given = {}
     for key, value in values.items():
         if key == "task":
             if value != task:
                 raise ValueError(f"`task` must be {task!r} in {source}, got {value!r}")
             continue
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(known)}"
+            hint = _nearest(key, known) or f"; the keys are {', '.join(known)}"
             raise ValueError(f"{key!r} in {source} is not an option of `train {task}`{hint}")
-        if not isinstance(value, str | int | float | bool):
-            raise ValueError(f"`{key}` must be a single value in {source}, got {value!r}")
-        name, wanted = key.replace("_", "-"), str(known[key].type)
-        if isinstance(value, str) and wanted.removesuffix(" | None") in ("int", "float"):
-            raise ValueError(f"`{key}` must be a number in {source}, got {value!r}")
-        if known[key].type == "bool":
-            if not isinstance(value, bool):
-                raise ValueError(f"`{key}` must be true or false in {source}, got {value!r}")
+        kinds = _kinds(known[key])
+        if not any(_fits(value, kind) for kind in kinds):
+            words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+            hint = _nearest(value, words) if isinstance(value, str) else ""
+            wanted = " or ".join(_wording(kind) for kind in kinds)
+            raise ValueError(f"`{key}` must be {wanted} in {source}, got {value!r}{hint}")
+        given[key] = Path(value) if Path in kinds else float(value) if kinds == [float] else value
+    return given
+
+
+def arguments(values: dict[str, Any], task: str, source: Path) -> list[str]:
+    """The arguments of `train` that say what the file says."""
+    given = []
+    for key, value in checked(values, task, source).items():
+        name = key.replace("_", "-")
+        if isinstance(value, bool):
             given.append(f"--{name}" if value else f"--no-{name}")
-        elif isinstance(value, bool):
-            raise ValueError(f"`{key}` must not be true or false in {source}, got {value!r}")
         else:
             given += [f"--{name}", str(value)]
     return given
 
 
+def plain(options: Options) -> dict[str, Any]:
+    """The options as TOML and JSON have them, all of them but those that are not set."""
+    fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    values = {name: str(v) if isinstance(v, Path) else v for name, v in fields.items() if v is not None}
+    return {"task": options.task, **values}
+
+
 def text(options: Options) -> str:
-    """The options as TOML, all of them but those that are not set."""
+    """The options as TOML."""
     import tomli_w
 
-    fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    plain = {name: str(v) if isinstance(v, Path) else v for name, v in fields.items() if v is not None}
-    return tomli_w.dumps({"task": options.task, **plain})
+    return tomli_w.dumps(plain(options))
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type; None, which TOML cannot say, is left out."""
+    if get_origin(hint) is Literal or not get_args(hint):
+        return [hint]
+    return [kind for kind in get_args(hint) if kind is not type(None)]
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, {int: int, float: int | float, str: str, Path: str}[kind])
+
+
+def _wording(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{word}"' for word in get_args(kind))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a string", Path: "a path"}[kind]
+
+
+def _nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -6,6 +6,7 @@ the same slices and ends with the same bits. Checkpoints go by the clock; they c
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -15,12 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from snapgrad.runs import disk
 from snapgrad.runs.build import Experiment, build
-from snapgrad.runs.directory import Record, RunDirectory, Totals, about
+from snapgrad.runs.checkpoint import Totals
+from snapgrad.runs.directory import RunDirectory, about
+from snapgrad.runs.disk import Record
 from snapgrad.runs.options import Options
 from snapgrad.train import Carry
 
 Show = Callable[[Record], None]  # told every record
+WORSE = 2  # times the bits of guessing: what ends above has broken down, though its loss is finite
 
 
 class Diverged(Exception):
@@ -41,23 +46,35 @@ def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = 
     The experiment is what the run's options name; it is built from them if it is not given.
     """
     with run.locked():
-        outcome = run.outcome()
-        if outcome is not None:
-            if outcome["status"] == "diverged":
-                raise Diverged(_divergence(run, outcome["updates"]))
+        options, outcome = run.options(), run.outcome()
+        if outcome is not None and outcome["status"] == "diverged":
+            raise Diverged(_divergence(run, outcome["updates"]))
+        if outcome is not None and outcome["tokens"] >= options.tokens:
             return outcome
-        options = run.options()
+        found = run.checkpoint()
         experiment = experiment or build(options)
         _check_same(run, about(options, experiment.data))
-        carry = experiment.start()
-        totals = Totals()
-        if (found := run.restore(carry)) is not None:
-            carry, totals = found
-        else:
-            run.save(carry, totals)  # so that there is a good one whatever happens
-        run.forget_after(totals.tokens)
-        with _events(run, options, totals.tokens) as write_events, _signals() as asked:
+        carry, totals = experiment.start(), Totals(0, 0, 0.0)
+        if found is not None:
+            carry, totals = found.carry(carry), found.totals
+            del found  # as large as the carry
+        with _resumable(run), _events(run, options, totals.tokens) as write_events, _signals() as asked:
+            run.forget_after(totals.tokens)
+            run.reopen()
+            if totals.tokens == 0:
+                run.save(carry, totals, options)  # so that there is a good one whatever happens
             return _train(run, options, experiment, carry, totals, (show, write_events), asked)
+
+
+@contextmanager
+def _resumable(run: RunDirectory) -> Iterator[None]:
+    """Where a file cannot be written, says that nothing else is lost and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{disk.sentence(error)}; the last checkpoint is unharmed, go on with: {run.resume_command}"
+        ) from None
 
 
 def _train(
@@ -97,13 +114,32 @@ def _train(
         for tell in listeners:
             tell(record)
         if ended or asked or time.monotonic() - saved_at >= options.checkpoint_every:
-            run.save(carry, totals)
+            run.save(carry, totals, options)
             saved_at = time.monotonic()
         if asked and not ended:
-            raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: snapgrad resume {run.path}", asked[0])
+            raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", asked[0])
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
+    if (warning := _warning(run, options, outcome, task.classes)) is not None:
+        outcome["warning"] = warning
     run.finish(outcome)
     return outcome
+
+
+def _warning(run: RunDirectory, options: Options, outcome: Record, classes: int) -> str | None:
+    """What a person should know about a run that has come to its end, though it has learnt nothing."""
+    asked = [record["bits"] for record in run.metrics() if record.get("bits") is not None]
+    bits, guessing = outcome.get("valid_bits", asked[-1] if asked else 0.0), math.log2(classes)
+    if bits > WORSE * guessing:
+        return (
+            f"the network is worse than guessing: {bits:.4g} bits per character, where guessing costs {guessing:.4g}; "
+            "a smaller learning rate or `clip` may help"
+        )
+    if options.schedule_updates is not None and outcome["updates"] > options.schedule_updates:
+        return (
+            f"the schedule ended at update {options.schedule_updates} of {outcome['updates']}: the learning rate was "
+            "zero from there on"
+        )
+    return None
 
 
 def _divergence(run: RunDirectory, update: int) -> str:

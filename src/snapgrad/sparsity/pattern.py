@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from snapgrad import arguments
 
 # Up to this size `Pattern.find` looks entries up in a dense table (16 MiB), several times faster than searching.
 TABLE_LIMIT = 1 << 22
@@ -32,16 +35,32 @@ class Pattern:
     """
 
     def __init__(self, rows: Any, cols: Any, shape: tuple[int, int]):
-        """Takes coordinates in any order; repeated ones count once."""
-        n_rows, n_cols = (int(n) for n in shape)
-        rows, cols = np.asarray(rows, np.int64), np.asarray(cols, np.int64)
+        """Takes integer coordinates in any order, each once. Entries are numbered row by row, whatever the order given.
+
+        To give values with unsorted coordinates, use `SparseMatrix.from_coordinates`.
+        """
+        self._fill_from(rows, cols, shape, merge=False)
+
+    @classmethod
+    def merged(cls, rows: Any, cols: Any, shape: tuple[int, int]) -> Pattern:
+        """The pattern of coordinates of which some come more than once."""
+        pattern = cls.__new__(cls)
+        pattern._fill_from(rows, cols, shape, merge=True)
+        return pattern
+
+    def _fill_from(self, rows: Any, cols: Any, shape: tuple[int, int], *, merge: bool) -> None:
+        n_rows, n_cols = _checked_shape(shape)
+        rows, cols = _coordinates("rows", rows), _coordinates("cols", cols)
         if rows.shape != cols.shape or rows.ndim != 1:
             raise ValueError(
                 f"`rows` and `cols` must be vectors of one length, got shapes {rows.shape} and {cols.shape}"
             )
         if rows.size and not (rows.min() >= 0 and rows.max() < n_rows and cols.min() >= 0 and cols.max() < n_cols):
             raise ValueError(f"`rows` and `cols` must lie inside `shape` {(n_rows, n_cols)}, got an index outside it")
-        self._fill((n_rows, n_cols), np.unique(rows * n_cols + cols))
+        flat = np.unique(rows * n_cols + cols)
+        if not merge and flat.size != rows.size:
+            raise ValueError(f"`rows` and `cols` must name every entry once, got {rows.size - flat.size} repeated")
+        self._fill((n_rows, n_cols), flat)
 
     def _fill(self, shape: tuple[int, int], flat: NDArray[np.int64] | None) -> None:
         size = shape[0] * shape[1]
@@ -57,18 +76,22 @@ class Pattern:
     def full(cls, shape: tuple[int, int]) -> Pattern:
         """The pattern of a dense matrix."""
         pattern = cls.__new__(cls)
-        pattern._fill((int(shape[0]), int(shape[1])), None)
+        pattern._fill(_checked_shape(shape), None)
         return pattern
 
     @classmethod
     def diagonal(cls, size: int) -> Pattern:
         """The pattern of the identity."""
+        arguments.positive_integer("size", size)
         return cls(np.arange(size), np.arange(size), (size, size))
 
     @classmethod
     def from_mask(cls, mask: Any) -> Pattern:
         """The pattern of a boolean matrix: True where an entry exists."""
-        mask = np.asarray(mask)
+        try:
+            mask = np.asarray(mask)
+        except ValueError:
+            raise TypeError(f"`mask` must be a boolean matrix, got a ragged {type(mask).__name__}") from None
         if mask.dtype != np.bool_ or mask.ndim != 2:
             # A mask made from weights would take numerical zeros for structure; insist on booleans.
             raise TypeError(f"`mask` must be a boolean matrix, got {mask.dtype} of shape {mask.shape}")
@@ -141,6 +164,13 @@ class Pattern:
         mask.reshape(-1)[self.flat] = True
         return mask
 
+    def __reduce__(self) -> Any:
+        # Only the content: what is derived from it is worked out again, and nothing of it becomes writable.
+        return _restored, (self.shape, self._flat)
+
+    def __deepcopy__(self, memo: Any) -> Pattern:
+        return self
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pattern) and self._digest == other._digest
 
@@ -150,6 +180,32 @@ class Pattern:
     def __repr__(self) -> str:
         mark = self.digest[:6]  # tells patterns of one size apart
         return f"Pattern({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {1 - self.density:.2%} sparse, #{mark})"
+
+
+def _restored(shape: tuple[int, int], flat: NDArray[np.int64] | None) -> Pattern:
+    pattern = Pattern.__new__(Pattern)
+    pattern._fill(shape, flat)
+    return pattern
+
+
+def _checked_shape(shape: Any) -> tuple[int, int]:
+    try:
+        rows, cols = (operator.index(n) for n in shape)
+    except (TypeError, ValueError):
+        raise TypeError(f"`shape` must be two integers (rows, cols), got {shape!r}") from None
+    if rows < 0 or cols < 0 or rows * cols >= 1 << 63:
+        raise ValueError(f"`shape` must be two integers >= 0 with a product below 2^63, got {(rows, cols)}")
+    return rows, cols
+
+
+def _coordinates(name: str, given: Any) -> NDArray[np.int64]:
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be a vector of integers, got a {type(given).__name__}") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"`{name}` must be a vector of integers, got {array.dtype}")
+    return array.astype(np.int64)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

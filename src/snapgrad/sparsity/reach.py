@@ -36,7 +36,7 @@ class Groups:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Where the values of each group begin."""
-        sizes = np.diff(self.entries.row_starts) * self._widths
+        sizes = np.diff(self.entries.row_starts) * self.widths
         return np.concatenate([[0], np.cumsum(sizes)])
 
     @property
@@ -48,16 +48,17 @@ class Groups:
     def entry_param(self) -> NDArray[np.int32]:
         """The parameter of every entry of I."""
         group = self.entries.rows[self.entry_credit]
-        nth = (np.arange(self.nnz) - self.starts[group]) % self._widths[group]
+        nth = (np.arange(self.nnz) - self.starts[group]) % self.widths[group]
         return self.params.cols[self.params.row_starts[group] + nth]
 
     @cached_property
     def entry_credit(self) -> NDArray[np.int64]:
         """The entry of `entries` (a group and a state entry) that every entry of I belongs to."""
-        return np.repeat(np.arange(self.entries.nnz), self._widths[self.entries.rows])
+        return np.repeat(np.arange(self.entries.nnz), self.widths[self.entries.rows])
 
     @property
-    def _widths(self) -> NDArray[np.int64]:
+    def widths(self) -> NDArray[np.int64]:
+        """Parameters of each group."""
         return np.diff(self.params.row_starts)
 
     @cached_property
@@ -135,14 +136,7 @@ class Blocks:
 @lru_cache(maxsize=32)
 def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Blocks:
     """The blocks of SnAp-`order`; `order=None` follows the graph to its end, which is exact RTRL."""
-    reach, spread = _csr(groups.entries), _csr(dynamics).T.tocsr()
-    steps = 0
-    while order is None or steps < order - 1:
-        wider = reach + _dot(reach, spread)
-        wider.data[:] = 1
-        if wider.nnz == reach.nnz:
-            break
-        reach, steps = wider, steps + 1
+    reach = _spread(_csr(groups.entries), dynamics, order)
     used = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
     reach = reach.tocoo()
     return Blocks(
@@ -151,6 +145,28 @@ def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Bl
         Pattern(used.row, used.col, dynamics.shape),
         Pattern(reach.row, reach.col, groups.entries.shape),
     )
+
+
+def estimated_reach(groups: Groups, dynamics: Pattern, order: int | None, sample: int = 8) -> tuple[float, float]:
+    """About how many entries the reach of all groups has, and how many of J SnAp-`order` keeps, from a few groups."""
+    widths = groups.widths
+    used = np.flatnonzero(widths)
+    chosen = used[np.linspace(0, len(used) - 1, min(sample, len(used)), dtype=int)]
+    heights = np.diff(_spread(_csr(groups.entries)[chosen], dynamics, order).indptr)
+    kept = heights @ widths[chosen] * (widths.sum() / max(1, widths[chosen].sum()))
+    return float(heights.sum() * (len(used) / max(1, len(chosen)))), float(kept)
+
+
+def _spread(reach: sp.csr_array[Any], dynamics: Pattern, order: int | None) -> sp.csr_array[Any]:
+    """What the rows of `reach` lead to within `order - 1` more steps."""
+    spread, steps = _csr(dynamics).T.tocsr(), 0
+    while (order is None or steps < order - 1) and reach.nnz < reach.shape[0] * reach.shape[1]:
+        wider = reach + _dot(reach, spread)
+        wider.data[:] = 1
+        if wider.nnz == reach.nnz:
+            break
+        reach, steps = wider, steps + 1
+    return reach
 
 
 def _csr(pattern: Pattern) -> sp.csr_array[Any]:

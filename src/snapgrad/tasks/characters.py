@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad import arguments
+from snapgrad.sparsity.matrix import describe
 from snapgrad.tasks.base import PADDING, Task, Window
 
 BYTES = 256
+MOST_BYTES = (1 << 31) - 1 - arguments.MOST_STEPS  # of a text: places are counted in int32, with a window on top
 
 
 class CropsState(NamedTuple):
@@ -34,8 +36,8 @@ class Crops(Task):
     classes = BYTES
 
     def __post_init__(self) -> None:
+        arguments.positive_integer("length", self.length, arguments.MOST_STEPS)
         check_text(self.text, self.length + 1)
-        arguments.positive_integer("length", self.length)
 
     @property
     def data(self) -> jax.Array:
@@ -72,6 +74,8 @@ class Crops(Task):
 def check_text(text: np.ndarray, least: int) -> None:
     """Refuses what is not a text of bytes that is long enough."""
     if not isinstance(text, np.ndarray) or text.dtype != np.uint8 or text.ndim != 1:
-        raise TypeError(f"`text` must be a 1-D array of uint8, got {type(text).__name__}")
+        raise TypeError(f"`text` must be a 1-D array of uint8, got {describe(text)}")
     if len(text) < least:
         raise ValueError(f"`text` must have at least {least} bytes, got {len(text)}")
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"`text` must have at most {MOST_BYTES} bytes, got {len(text)}")

@@ -59,7 +59,7 @@ class Copy(Task):
 
     def __post_init__(self) -> None:
         if self.length is not None:
-            arguments.positive_integer("length", self.length)
+            arguments.positive_integer("length", self.length, arguments.MOST_STEPS // 2)  # 2 L + 3 steps, in int32
 
     def start(self, key: jax.Array, batch: int) -> CopyState:
         zeros, none = jnp.zeros(batch, jnp.int32), jnp.int32(0)

@@ -39,7 +39,7 @@ NAMED = ("stdlib", *ARCHIVES)
 FOLDERS = {"wikitext2": ("wikitext-2", "wikitext2"), "wikitext103": ("wikitext-103", "wikitext103")}
 
 
-def corpus(name: str, data_dir: Path | None = None) -> Corpus:
+def corpus(name: str | Path, data_dir: Path | None = None) -> Corpus:
     """The corpus of that name or path.
 
     Args:
@@ -48,9 +48,11 @@ def corpus(name: str, data_dir: Path | None = None) -> Corpus:
             validation.
         data_dir: where WikiText is looked for and downloaded to; by default $SNAPGRAD_DATA, else ~/.cache/snapgrad.
     """
+    if not isinstance(name, str | Path) or not str(name).strip():
+        raise ValueError(f'`corpus` must be "stdlib", "wikitext2", "wikitext103" or the path of a text, got {name!r}')
     if name == "stdlib":
         return split(standard_library())
-    if name in ARCHIVES:
+    if isinstance(name, str) and name in ARCHIVES:
         given = data_dir or (Path(os.environ[DATA_DIR]) if DATA_DIR in os.environ else None)
         return read_folder(find_or_download(name, given or Path.home() / ".cache" / "snapgrad"))
     path = Path(name).expanduser()
@@ -74,9 +76,14 @@ def standard_library() -> bytes:
 def read_folder(folder: Path) -> Corpus:
     """A folder's train and valid files, or all its files with an automatic split."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((".", "README")))
-    parts = {part: b"".join(p.read_bytes() for p in files if part in p.name) for part in ("train", "valid")}
+    parts = {part: [path for path in files if part in path.name] for part in ("train", "valid")}
     if parts["train"] and parts["valid"]:
-        return Corpus(*(np.frombuffer(parts[part], np.uint8) for part in ("train", "valid")))
+        texts = {part: b"".join(path.read_bytes() for path in paths) for part, paths in parts.items()}
+        for part, text in texts.items():
+            if len(text) < 2:
+                names = ", ".join(path.name for path in parts[part])
+                raise ValueError(f"`corpus` must have at least 2 bytes in {names} of {folder}, got {len(text)}")
+        return Corpus(*(np.frombuffer(text, np.uint8) for text in texts.values()))
     if parts["train"] or parts["valid"]:
         missing = "valid" if parts["train"] else "train"
         raise ValueError(

@@ -1,0 +1,1 @@
+"""The paper's claims against our measurements: verdicts, figures, tables and one page, from results alone."""

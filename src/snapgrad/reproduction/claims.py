@@ -1,0 +1,78 @@
+"""Verdicts: a claim "A is better than B" held against the seeds of both.
+
+The order of two methods counts as seen where their means differ by more than the spread, the root of the sum of both
+sample variances; with one seed of each there is no spread, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from snapgrad.reproduction.measured import Measured
+from snapgrad.sweep.experiment import Claim
+
+Verdict = Literal["reproduced", "partly", "not reproduced", "not measured yet"]
+
+
+class Comparison(NamedTuple):
+    """Of two methods on one network."""
+
+    network: str
+    better: Measured
+    than: Measured
+    difference: float  # of the means; positive where the claim has it
+    spread: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, what was measured, and what follows."""
+
+    claim: Claim
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        held = [comparison.holds for comparison in self.comparisons]
+        if not held:
+            return "not measured yet"
+        return "reproduced" if all(held) else "partly" if any(held) else "not reproduced"
+
+    @property
+    def seeds(self) -> int:
+        """The least that any of its comparisons rests on."""
+        return min((len(one.runs) for c in self.comparisons for one in (c.better, c.than)), default=0)
+
+
+def judge(claim: Claim, measured: Sequence[Measured], metric: str) -> Finding:
+    """Compares all pairs that the claim speaks of and that have results."""
+    by_name = {(one.network, one.method): one for one in measured}
+    networks = claim.networks or tuple(dict.fromkeys(one.network for one in measured))
+    found = []
+    for network in networks:
+        for better, than in _pairs(claim):
+            if (network, better) in by_name and (network, than) in by_name:
+                found.append(_compare(claim, network, by_name[network, better], by_name[network, than], metric))
+    return Finding(claim, tuple(found))
+
+
+def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:
+    if claim.pairwise:
+        yield from zip(claim.better, claim.than, strict=True)
+    else:
+        yield from ((better, than) for better in claim.better for than in claim.than)
+
+
+def _compare(claim: Claim, network: str, better: Measured, than: Measured, metric: str) -> Comparison:
+    sign = 1 if metric == "level" else -1
+    a, b = better.finals(metric), than.finals(metric)
+    # Where both diverge neither is ahead: infinity less infinity is no number.
+    difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
+    spread = float(np.sqrt(sum(v.var(ddof=1) if len(v) > 1 and np.isfinite(v).all() else 0.0 for v in (a, b))))
+    holds = difference >= -max(spread, claim.within) if claim.or_equal else difference > spread
+    return Comparison(network, better, than, float(difference), spread, bool(holds))

@@ -1,0 +1,180 @@
+"""Tables 1 and 3 of the paper: counts on the paper's networks, and how time and memory grow, measured.
+
+results/costs-small.json     counts, times and bytes, with the machine they were measured on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import snapgrad as sg
+from snapgrad import machine
+from snapgrad.bench.programs import INPUTS, Network, loss_without_readout, network
+from snapgrad.bench.timing import Repeated, medians
+from snapgrad.report.tables import Table
+from snapgrad.runs.build import CELLS
+from snapgrad.sweep.experiment import Experiment, Size
+
+ORDERS = (2, 3)
+COUNTED = {"BPTT": "bptt", "UORO": "uoro", "SnAp-1": "snap-1", "SnAp-2": "snap-2", "RTRL": "rtrl"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method on one network: what was varied, and what a step of a batch takes."""
+
+    axis: str  # "units", "density" or "steps"
+    value: float
+    method: str
+    flops: float  # a step, counted
+    counted: float  # bytes, counted
+    seconds: float  # a step, measured
+    bytes: float  # of parameters, carried state and the program's own temporaries, as XLA allocates them
+
+
+def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
+    """The file of the results."""
+    return folder / f"{experiment.name}-{size}.json"
+
+
+def carry_out(experiment: Experiment, size: Size, folder: Path) -> None:
+    """Counts and measures, if that has not been done."""
+    path = path_of(folder, experiment, size)
+    if path.exists():
+        return
+    settings = experiment.content[size]
+    found = {
+        "networks": {name: _count(experiment.content["networks"][name], settings) for name in settings["networks"]},
+        "growth": [asdict(point) for point in _growth(settings)],
+        "about": machine.describe(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _count(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A column of table 3."""
+    cell = CELLS[given["cell"]](INPUTS, given["units"])
+    params = cell.init(jax.random.key(0), sparsity=given["sparsity"])
+    found: dict[str, Any] = {"printed": given["printed"]}
+    for order in (1, *ORDERS):
+        counts = sg.costs(cell, params, order=order, batch=settings["batch"], window=settings["window"])
+        found[f"snap-{order}"] = {
+            "sparsity": 100 * counts.sparsity,
+            "by the paper's formula": counts.paper_vs_bptt,
+            "vs BPTT": counts.vs_bptt[f"snap-{order}"],
+            "vs RTRL": counts.vs_rtrl[f"snap-{order}"],
+        }
+    return found
+
+
+def _growth(settings: dict[str, Any]) -> Iterator[Point]:
+    at, window = settings["at"], settings["window"]
+    for units in settings["units"]:
+        yield from _points("units", units, units, at["density"], window, settings["batch"])
+    for density in settings["density"]:
+        yield from _points("density", density, at["units"], density, window, settings["batch"])
+    for steps in settings["steps"]:
+        yield from _points("steps", steps, at["units"], at["density"], steps, settings["batch"], ("BPTT", "SnAp-1"))
+
+
+def _points(
+    axis: str, value: float, units: int, density: float, steps: int, batch: int, methods: tuple[str, ...] = ()
+) -> Iterator[Point]:
+    net = network("Vanilla", units, 1 - density)
+    chosen = {name: COUNTED[name] for name in methods or COUNTED}
+    programs = {name: _program(net, name, steps, batch) for name in chosen}
+    seconds = medians({name: program for name, (program, _) in programs.items()})
+    for name, counted in chosen.items():
+        order = int(counted[-1]) if counted[-1].isdigit() else 1
+        cost = sg.costs(net.cell, net.params.cell, order=order, batch=batch, window=steps).methods[counted]
+        window = steps if name == "BPTT" else 1
+        yield Point(axis, value, name, cost.flops, cost.memory, seconds[name] / window, programs[name][1])
+
+
+def _program(net: Network, method: str, steps: int, batch: int) -> tuple[Any, int]:
+    """A window of BPTT, or one step of another method, and the bytes it needs."""
+    make: dict[str, Callable[..., sg.Algorithm]] = {
+        "BPTT": sg.bptt,
+        "UORO": sg.uoro,
+        "SnAp-1": lambda *args: sg.snap(*args, order=1),
+        "SnAp-2": lambda *args: sg.snap(*args, order=2),
+        "RTRL": sg.rtrl,
+    }
+    algorithm = make[method](net.cell, loss_without_readout)
+    window = steps if method == "BPTT" else 1
+    xs = jax.random.normal(jax.random.key(3), (window, batch, INPUTS))
+    targets = jnp.ones((window, batch, net.cell.units))
+
+    def step(carry: Any) -> Any:
+        state, total = carry
+        gradient, state = algorithm.grad(net.params, state, xs, targets)
+        return state, jax.tree.map(jnp.add, total, gradient.grads)
+
+    state = algorithm.init(net.params, batch, key=jax.random.key(4))
+    carry = jax.tree.map(jnp.copy, (state, jax.tree.map(jnp.zeros_like, net.params)))
+    analysis: Any = jax.jit(step, donate_argnums=0).lower(carry).compile().memory_analysis()
+    return Repeated(step, carry), int(analysis.argument_size_in_bytes + analysis.temp_size_in_bytes)
+
+
+def exponent(points: list[Point], measure: str) -> float:
+    """The slope of a measure against its axis, both in logarithms."""
+    x, y = np.log([point.value for point in points]), np.log([getattr(point, measure) for point in points])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+# ---- the page
+
+
+def read(folder: Path, experiment: Experiment, size: Size) -> dict[str, Any] | None:
+    """The results, or None if there are none yet."""
+    path = path_of(folder, experiment, size)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def counts_table(found: dict[str, Any]) -> Table:
+    """Table 3: the paper's figures beside ours."""
+    rows = []
+    for name, counts in found["networks"].items():
+        printed = counts["printed"]
+        for place, order in enumerate(ORDERS):
+            ours = counts[f"snap-{order}"]
+            formula, all_counted = ours["by the paper's formula"], ours["vs BPTT"]
+            cells = (f"{ours['sparsity']:.1f}", f"{printed[place]:g}", f"{formula:,.0f}", f"{printed[2 + place]:,g}")
+            of_rtrl = (f"{ours['vs RTRL']:.2g}", f"{printed[4]:g}") if order == 2 else ("", "")
+            rows.append((f"{name}, SnAp-{order}", *cells, f"{all_counted:,.3g}", *of_rtrl))
+    columns = (
+        "network", "J sparsity, %: counted", "printed", "flops / BPTT's, by the paper's formula: counted", "printed",
+        "flops / BPTT's, all counted", "flops / RTRL's: counted", "printed",
+    )  # fmt: skip
+    return Table("Table 3", "", columns, rows)
+
+
+def growth_table(experiment: Experiment, found: dict[str, Any]) -> Table:
+    """Table 1: exponents of growth, the paper's beside what was counted and measured."""
+    points = [Point(**point) for point in found["growth"]]
+    asked = [
+        (method, axis, paper["time"][axis], paper["memory"][axis])
+        for method, paper in experiment.content["table_1"].items()
+        for axis in paper["time"]
+    ]
+    rows = []
+    for method, axis, time, memory in asked:
+        alike = [point for point in points if point.method == method and point.axis == axis]
+        flops, seconds, counted, measured = (
+            f"{exponent(alike, name):.1f}" for name in ("flops", "seconds", "counted", "bytes")
+        )
+        rows.append((f"{method}, with {axis}", f"{time}", flops, seconds, f"{memory}", counted, measured))
+    columns = (
+        "method", "time a step: paper", "flops counted", "seconds measured", "memory: paper", "bytes counted",
+        "bytes measured",
+    )  # fmt: skip
+    return Table("Table 1", "", columns, rows)

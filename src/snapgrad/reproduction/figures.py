@@ -1,0 +1,103 @@
+"""Figures of the experiments that train: learning curves in panels, ends against an axis, seconds against tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from snapgrad.report.curves import NAMES, X
+from snapgrad.report.style import COLOURS
+from snapgrad.reproduction.measured import Measured
+
+FULL_UNROLL = ", full unroll"
+
+
+def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against: str = "tokens") -> Any:
+    """One panel a network, one line a method; dashed where weights are updated at the end of a sequence only."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    networks = list(dict.fromkeys(one.network for one in measured))
+    columns = min(columns, len(networks))
+    rows = -(-len(networks) // columns)
+    figure = Figure(figsize=(1.6 + 2.9 * columns, 0.9 + 2.5 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.ravel()[len(networks) :]:
+        axes.set_visible(False)
+    drawn: dict[str, Any] = {}
+    for axes, network in zip(grid.ravel(), networks, strict=False):
+        for one in (one for one in measured if one.network == network):
+            curve = one.curve(metric, against)
+            (line,) = axes.plot(curve.x, curve.mean, linewidth=1.6, **look(one.method))
+            if len(one.runs) > 1:
+                axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, linewidth=0)
+            drawn.setdefault(one.method, line)
+        axes.set_title(network)
+        axes.grid(True)
+        if against == "tokens":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.set_xlim(left=0)
+        else:
+            axes.set_xscale("log")
+        if metric == "level":
+            axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.set_ylim(top=min(axes.get_ylim()[1], _ceiling(measured, metric)))
+    figure.supxlabel(X[against])
+    figure.supylabel(NAMES[metric])
+    figure.legend(list(drawn.values()), list(drawn), loc="outside right upper")
+    return figure
+
+
+def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: str) -> Any:
+    """One panel a method: how runs end against the values of one axis, a line for each value of another."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    methods = list(dict.fromkeys(one.method for one in measured))
+    figure = Figure(figsize=(1.8 + 2.9 * len(methods), 3.4), layout="constrained")
+    values = list(dict.fromkeys(one.axes[axis] for one in measured))
+    shades = list(dict.fromkeys(one.axes[lines] for one in measured))
+    grid = figure.subplots(1, len(methods), squeeze=False, sharey=True)[0]
+    for axes, method in zip(grid, methods, strict=True):
+        base = look(method)["color"]
+        for number, shade in enumerate(shades):
+            alike = [one for one in measured if one.method == method and one.axes[lines] == shade]
+            at = [values.index(one.axes[axis]) for one in alike]
+            ends = [one.finals(metric) for one in alike]
+            axes.errorbar(
+                at,
+                [end.mean() for end in ends],
+                yerr=[end.std(ddof=1) if len(end) > 1 else 0.0 for end in ends],
+                color=base,
+                alpha=1 - 0.75 * number / max(1, len(shades) - 1),
+                marker="osD^v"[number % 5],
+                label=f"{lines.replace('_', ' ')} {shade:.2g}",
+                linewidth=1.4,
+                capsize=2,
+            )
+        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        axes.set(title=method, xlabel=axis.replace("_", " "))
+        axes.grid(True)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(fontsize=8)
+    grid[0].set_ylabel(NAMES[metric])
+    return figure
+
+
+def look(method: str) -> dict[str, Any]:
+    """Colour and line of a method."""
+    title = method.removesuffix(FULL_UNROLL).partition(",")[0]
+    whole = method.endswith(FULL_UNROLL) or method == "BPTT"
+    return {"color": COLOURS[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
+
+
+def _ceiling(measured: Sequence[Measured], metric: str) -> float:
+    """Early bits are far above everything that is compared."""
+    ends = np.concatenate([one.finals(metric) for one in measured])
+    ends = ends[np.isfinite(ends)]
+    return float(ends.max() + 1.5 * max(0.1, ends.max() - ends.min()))

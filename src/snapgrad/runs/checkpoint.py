@@ -1,0 +1,101 @@
+"""One checkpoint: a safetensors file with named leaves, which is used whole or not at all.
+
+    arrays       every leaf of the carry by its name, such as params.cell.recurrent.values; of a key its data
+    metadata     totals, options, and the layout: dtype and shape of every leaf, the digest of every pattern
+
+Whatever is read is covered by the file's digest (`files.py`): one that was damaged anywhere gives itself away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from snapgrad.files import read_arrays, write_arrays
+from snapgrad.sparsity.matrix import SparseMatrix
+from snapgrad.train import Carry
+
+
+class Totals(NamedTuple):
+    """What a run has seen so far."""
+
+    tokens: int
+    updates: int
+    seconds: float  # of training: without compilation, validation and checkpoints
+
+
+class NotWhole(Exception):
+    """Why a file is not a checkpoint that can be gone on from."""
+
+
+class Checkpoint(NamedTuple):
+    """What a file holds."""
+
+    totals: Totals
+    options: dict[str, Any]  # of the run, as in config.toml
+    layout: dict[str, str]
+    leaves: dict[str, np.ndarray]
+
+    def carry(self, like: Carry) -> Carry:
+        """The carry, in the structure of `like`."""
+        wanted = layout(like)
+        for name in self.layout | wanted:
+            saved, now = self.layout.get(name, "nothing"), wanted.get(name, "nothing")
+            if saved != now:
+                raise ValueError(
+                    f"`{name}` must be as in the checkpoint, {saved}, got {now}: other versions or settings of "
+                    "snapgrad, JAX or Optax wrote it"
+                )
+
+        def placed(path: Any, leaf: jax.Array) -> jax.Array:
+            array = jnp.array(self.leaves[_name(path)])
+            return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+
+        return jax.tree_util.tree_map_with_path(placed, like)
+
+
+def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> None:
+    """Writes a checkpoint; it appears whole or not at all."""
+    leaves = {
+        _name(where): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for where, leaf in jax.tree_util.tree_leaves_with_path(carry)
+    }
+    write_arrays(path, leaves, {"totals": totals._asdict(), "options": options, "layout": layout(carry)})
+
+
+def read(path: Path) -> Checkpoint:
+    """Reads a checkpoint; raises `NotWhole` for anything that `write` has not written."""
+    try:
+        leaves, metadata = read_arrays(path)
+        totals = Totals(**metadata["totals"])
+        found = Checkpoint(totals, metadata["options"], metadata["layout"], leaves)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged header may fail in any way
+        raise NotWhole(str(error)) from None
+    if path.stem != str(totals.tokens):
+        raise NotWhole(f"it was saved at {totals.tokens} tokens, under another name")
+    return found
+
+
+def layout(carry: Carry) -> dict[str, str]:
+    """What every leaf and every sparsity pattern of a carry must be for its values to mean the same."""
+    leaves, nodes = (
+        jax.tree_util.tree_leaves_with_path(carry, is_leaf=is_leaf)
+        for is_leaf in (None, lambda node: isinstance(node, SparseMatrix))
+    )
+    return {_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves} | {
+        f"{_name(path)}.pattern": node.pattern.digest for path, node in nodes if isinstance(node, SparseMatrix)
+    }
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

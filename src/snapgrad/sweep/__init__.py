@@ -1,0 +1,1 @@
+"""Sweeps: an experiment's runs, expanded, carried out, collected and judged."""

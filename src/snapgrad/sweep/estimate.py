@@ -1,0 +1,53 @@
+"""How long a run may take: good enough to start the longest first and to guess the time left."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from snapgrad.algorithms.registry import takes
+from snapgrad.costs import costs
+from snapgrad.runs.build import READOUTS, network
+from snapgrad.runs.options import Options
+from snapgrad.tasks.characters import BYTES
+from snapgrad.tasks.copy import Copy
+
+# Of one core, measured with `snapgrad bench`, rounded: they decide about nothing but order.
+FLOPS_A_SECOND = 2e10
+SECONDS_AN_UPDATE = 2e-4
+
+SYMBOLS = {"copy": (Copy.inputs, Copy.classes), "chars": (BYTES, BYTES)}  # in and out
+
+
+def seconds(options: Options) -> float:
+    """Of training, on one core, from the flops that are counted."""
+    inputs, classes = SYMBOLS[options.task]
+    widths = (options.units, *READOUTS[options.readout], classes)
+    readout = 6 * sum(a * b for a, b in itertools.pairwise(widths)) * options.batch
+    steps = options.tokens / options.batch
+    a_step = (_flops(_network_key(options), inputs, options) + readout) / FLOPS_A_SECOND
+    return steps * (a_step + SECONDS_AN_UPDATE)
+
+
+def _network_key(options: Options) -> tuple[Any, ...]:
+    order = options.snap_order if takes(options.algorithm, "order") else 1
+    return (options.cell, options.units, options.sparsity, options.sparse_inputs, order)
+
+
+def _flops(key: tuple[Any, ...], inputs: int, options: Options) -> float:
+    methods = _costs(key, inputs, options).methods
+    name: str = options.algorithm
+    if takes(name, "order"):
+        name = f"{name}-{options.snap_order}" + (" episodic" if options.update_steps is None else "")
+    return options.batch * (methods[name] if name in methods else methods["bptt"]).flops
+
+
+_counted: dict[tuple[Any, ...], Any] = {}
+
+
+def _costs(key: tuple[Any, ...], inputs: int, options: Options) -> Any:
+    # The counts hardly depend on the seed: one network stands for all.
+    if key not in _counted:
+        cell, params = network(options, inputs)
+        _counted[key] = costs(cell, params, order=key[-1])
+    return _counted[key]

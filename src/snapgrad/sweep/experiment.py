@@ -1,0 +1,195 @@
+"""An experiment: a TOML file that names networks, methods and claims, and lists the runs of each size.
+
+    [networks]        options of each network, by the name that figures give it
+    [methods]         options of each method
+    [[claims]]        what the paper says, in a form that results can be held against (sweep/claims.py)
+    [small]           a size: options that all its runs share, and
+    [[small.runs]]    networks x methods x every option that has a list of values x seeds
+
+With `select = "learning_rate"` all its values are tried on the first seed, and the best of them on the other seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from snapgrad.commands.train import resolved
+from snapgrad.runs.options import TASKS, Options
+
+Size = Literal["smoke", "small", "paper"]
+SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+
+# What a run may differ in and still be the same run: nothing of it changes what is learnt.
+INDIFFERENT = ("log_every", "checkpoint_every", "tensorboard", "validate_every", "data_dir", "backend")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of an experiment."""
+
+    network: str
+    method: str
+    axes: tuple[tuple[str, Any], ...]  # the options that are varied, with their values here
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """A name for its directory, such as "gru-512--snap-2-online--learning-rate-0.001--seed-0"."""
+        parts = [self.network, self.method, *(f"{name} {_short(value)}" for name, value in self.axes)]
+        return "--".join(_slug(part) for part in [*parts, f"seed {self.options.seed}"])
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What it has in common with a result of the same run."""
+        return identity(dataclasses.asdict(self.options), self.options)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one network, method and value of each axis; they differ in their seed."""
+
+    network: str
+    method: str
+    axes: tuple[tuple[str, Any], ...]
+    runs: tuple[Planned, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Series of which the best one is wanted: they differ in the selected option alone."""
+
+    option: str | None  # None: there is one series, and nothing to choose
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says: these methods are better than those, on these networks."""
+
+    words: str
+    better: tuple[str, ...]
+    than: tuple[str, ...]
+    pairwise: bool = False  # the first than the first, the second than the second; otherwise each than each
+    or_equal: bool = False  # at least as good is enough
+    within: float = 0.0  # how far behind still counts as equal, beside the spread
+    networks: tuple[str, ...] = ()  # all of them, if none is named
+    comment: str = ""  # what we make of it
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure."""
+
+    name: str
+    content: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return str(self.content["title"])
+
+    @property
+    def source(self) -> str:
+        """Where it stands in the paper."""
+        return str(self.content["source"])
+
+    @property
+    def kind(self) -> str:
+        """What it is made of: "runs", or "costs", which has code of its own."""
+        return str(self.content.get("kind", "runs"))
+
+    @property
+    def metric(self) -> str:
+        """What runs are judged by: "level" (more is better) or "valid_bits" (less is)."""
+        return "level" if self.content["task"] == "copy" else "valid_bits"
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        def made(values: dict[str, Any]) -> Claim:
+            tuples: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+            return Claim(**tuples)
+
+        return tuple(made(values) for values in self.content.get("claims", []))
+
+    def settings(self, size: Size) -> dict[str, Any]:
+        """What a size says beside its runs: "seeds", "jobs", "scaled" and the options that all its runs share."""
+        return {name: value for name, value in self.content[size].items() if name != "runs"}
+
+    def choices(self, size: Size) -> tuple[Choice, ...]:
+        """Everything that the size asks for, in the order of the file."""
+        return tuple(choice for entry in self.content[size]["runs"] for choice in self._of_entry(size, entry))
+
+    def _of_entry(self, size: Size, entry: dict[str, Any]) -> Iterator[Choice]:
+        common = {**self.settings(size), **entry}
+        select, seeds = common.pop("select", None), common.pop("seeds")
+        networks, methods = common.pop("networks"), common.pop("methods")
+        common.pop("jobs", None)
+        common.pop("scaled", None)
+        varied = {name: value for name, value in common.items() if isinstance(value, list) and name != select}
+        fixed = {name: value for name, value in common.items() if not isinstance(value, list)}
+        tried = common[select] if select else [None]
+        for network, method, *values in itertools.product(networks, methods, *varied.values()):
+            axes = tuple(zip(varied, values, strict=True))
+
+            def series(value: Any, network: str = network, method: str = method, axes: Any = axes) -> Series:
+                own = (*axes, (select, value)) if select else axes
+                # A method may set what the others share: its own word counts.
+                given = {
+                    **fixed, **dict(own), **self._options("networks", network), **self._options("methods", method)
+                }  # fmt: skip
+                runs = (Planned(network, method, own, self._run({**given, "seed": seed})) for seed in range(seeds))
+                return Series(network, method, own, tuple(runs))
+
+            yield Choice(select, tuple(series(value) for value in tried))
+
+    def _options(self, kind: str, name: str) -> dict[str, Any]:
+        if name not in self.content[kind]:
+            raise ValueError(f"`{kind}` of {self.name}.toml must have {name!r}, got {', '.join(self.content[kind])}")
+        return dict(self.content[kind][name])
+
+    def _run(self, values: dict[str, Any]) -> Options:
+        task = TASKS[self.content["task"]]
+        known = [field.name for field in dataclasses.fields(task)]
+        for name in values.keys() - set(known):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{name!r} in {self.name}.toml is not an option of `train {task.task}`{hint}")
+        return resolved(task(**values))
+
+
+def identity(values: dict[str, Any], like: Options) -> tuple[Any, ...]:
+    """The options of a run as a key; those that a result does not name yet had their default then."""
+    default = type(like)()
+    names = [field.name for field in dataclasses.fields(like) if field.name not in INDIFFERENT]
+    return (like.task, *(values.get(name, getattr(default, name)) for name in names))
+
+
+def names() -> list[str]:
+    """The experiments that come with the package."""
+    found = (Path(str(entry)) for entry in files("snapgrad").joinpath("experiments").iterdir())
+    return sorted(path.stem for path in found if path.suffix == ".toml")
+
+
+def load(name: str) -> Experiment:
+    """One of them."""
+    if name not in names():
+        raise ValueError(f"`name` must be one of {', '.join(names())} or all, got {name!r}")
+    text = files("snapgrad").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
+    return Experiment(name, tomllib.loads(text))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _slug(text: str) -> str:
+    kept = "".join(letter if letter.isalnum() or letter in ".-" else " " for letter in text.lower())
+    return "-".join(kept.split())

@@ -1,0 +1,168 @@
+"""What came out of an experiment's runs: one line of JSON a run, small enough for git.
+
+    results/copy-small.jsonl     options, how it ended, a thinned curve, machine and versions of every run
+
+Tables and figures are made from these files alone, so that anyone can redraw them without training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snapgrad.runs.directory import Record, RunDirectory
+from snapgrad.runs.options import TASKS, Options
+from snapgrad.sweep.experiment import INDIFFERENT, Choice, Experiment, Series, Size, identity
+
+POINTS = 64  # of a curve, at most
+DIGITS = 5  # that are kept of a value
+CURVES = ("level", "valid_bits", "bits")
+ENDINGS = ("tokens", "updates", "seconds", *CURVES)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run as it ended."""
+
+    task: str
+    options: dict[str, Any]
+    status: str  # "finished" or "diverged"
+    final: dict[str, float]
+    curve: dict[str, list[float]]  # "tokens", "seconds" and what was measured, of equal length
+    about: dict[str, Any]
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What it has in common with a planned run."""
+        return identity(self.options, TASKS[self.task]())
+
+    def column(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens, seconds and values where this was measured."""
+        rows = zip(self.curve["tokens"], self.curve["seconds"], self.curve.get(metric, []), strict=False)
+        kept = np.array([row for row in rows if row[2] is not None], float).reshape(-1, 3)
+        return kept[:, 0], kept[:, 1], kept[:, 2]
+
+
+Results = dict[tuple[Any, ...], Result]
+
+
+def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
+    """The file of an experiment's results."""
+    return folder / f"{experiment.name}-{size}.jsonl"
+
+
+def read(path: Path) -> Results:
+    """All results of a file, by what identifies their run; none if there is no file."""
+    if not path.exists():
+        return {}
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            result = Result(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"line {number} of {path} must be a result, got {line[:40]!r} ({error})") from None
+        found[result.identity] = result
+    return found
+
+
+def write(path: Path, results: Iterable[Result]) -> None:
+    """Writes them whole or not at all, in an order that does not depend on when they came."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = sorted(json.dumps(dataclasses.asdict(result), separators=(",", ":")) for result in results)
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    os.replace(part, path)
+
+
+def of_run(run: RunDirectory) -> Result:
+    """The result of a run that has ended."""
+    outcome, options = run.outcome(), run.options()
+    if outcome is None:
+        raise ValueError(f"a run must have ended to give a result, got {str(run.path)!r}")
+    records = run.metrics()
+    last = {**(records[-1] if records else {}), **outcome}
+    final = {name: _rounded(last[name]) for name in ENDINGS if last.get(name) is not None}
+    bits = [record["bits"] for record in records if record.get("bits") is not None]
+    if bits:  # of a single record they are noisy: the mean of the last tenth
+        final["bits"] = _rounded(float(np.mean(bits[-max(1, len(bits) // 10) :])))
+    about = {name: value for name, value in run.about().items() if value != ""}
+    return Result(options.task, _plain(options), outcome["status"], final, _thinned(records), about)
+
+
+def _plain(options: Options) -> dict[str, Any]:
+    """The options that matter to what is learnt."""
+    fields = dataclasses.asdict(options)
+    return {name: value for name, value in fields.items() if value is not None and name not in INDIFFERENT}
+
+
+def _thinned(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """Evenly spaced records with the last one; between two of them training bits are averaged."""
+    measured = [name for name in CURVES if any(record.get(name) is not None for record in records)]
+    validated = [n for n, record in enumerate(records) if "valid_bits" in record]
+    # Validations are rarer than records: none of them is dropped before there are too many.
+    pool = validated if validated else list(range(len(records)))
+    chosen = sorted({pool[round(at)] for at in np.linspace(0, len(pool) - 1, min(POINTS, len(pool)))}) if pool else []
+    curve: dict[str, list[Any]] = {"tokens": [], "seconds": [], **{name: [] for name in measured}}
+    before = -1
+    for n in chosen:
+        curve["tokens"].append(records[n]["tokens"])
+        curve["seconds"].append(_rounded(records[n]["seconds"]))
+        for name in measured:
+            if name == "bits":
+                between = [r["bits"] for r in records[before + 1 : n + 1] if r.get("bits") is not None]
+                curve[name].append(_rounded(float(np.mean(between))) if between else None)
+            else:
+                value = records[n].get(name)
+                curve[name].append(None if value is None else _rounded(value))
+        before = n
+    return curve
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+# ---- what to do next, and what was chosen: functions of the results alone
+
+
+def missing(experiment: Experiment, size: Size, results: Results) -> list[Any]:
+    """The planned runs that can be started now: where something is selected, other seeds wait for the choice."""
+    runs = []
+    for choice in experiment.choices(size):
+        first = [series.runs[0] for series in choice.series]
+        runs += [run for run in first if run.identity not in results]
+        if all(run.identity in results for run in first):
+            chosen = best(choice, results, experiment.metric)
+            runs += [run for run in chosen.runs[1:] if run.identity not in results]
+    unique = {run.identity: run for run in runs}
+    return list(unique.values())
+
+
+def best(choice: Choice, results: Results, metric: str) -> Series:
+    """The series whose first seed ended best; a run that diverged is the worst, and of two alike the first counts."""
+
+    def score(series: Series) -> tuple[float, float]:
+        result = results[series.runs[0].identity]
+        if result.status == "diverged" or metric not in result.final:
+            return (-np.inf, -np.inf)
+        # Levels are whole numbers: of two alike, the one that needs fewer bits.
+        bits = -result.final.get("bits", np.inf)
+        return (result.final["level"], bits) if metric == "level" else (-result.final[metric], bits)
+
+    return max(choice.series, key=score)
+
+
+def expected(experiment: Experiment, size: Size) -> int:
+    """How many runs the size has in the end."""
+    everything: set[Any] = set()
+    for choice in experiment.choices(size):
+        first = [series.runs[0].identity for series in choice.series]
+        everything |= {*first, *((*first, run.options.seed) for run in choice.series[0].runs[1:])}
+    return len(everything)

@@ -1,0 +1,119 @@
+"""Carries out experiments: skips what has results, resumes what was broken off, collects what ends.
+
+Nothing is kept in memory that matters. What is to be done follows from the results on disk and the experiment's file,
+and a run's own directory holds how far it is, so a sweep may be killed at any moment and started again.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.training import Interrupted
+from snapgrad.sweep import estimate
+from snapgrad.sweep.experiment import Experiment, Planned, Size
+from snapgrad.sweep.local import Job, LocalExecutor
+from snapgrad.sweep.results import Result, Results, missing, of_run, path_of, read, write
+from snapgrad.sweep.view import View
+
+LOOK_EVERY = 0.5  # seconds
+ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
+STOPPED = (130, 143)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Experiments of one size, with where their runs and their results go."""
+
+    experiments: Sequence[Experiment]
+    size: Size
+    results: Path
+    runs: Path
+
+    def missing(self) -> list[tuple[Experiment, Planned]]:
+        """What can be started now: first seeds first, of these the longest."""
+        found = [
+            (experiment, run)
+            for experiment in self.experiments
+            for run in missing(experiment, self.size, self.collected(experiment))
+        ]
+        return sorted(found, key=lambda pair: (pair[1].options.seed, -estimate.seconds(pair[1].options)))
+
+    def collected(self, experiment: Experiment) -> Results:
+        """The results so far."""
+        return read(path_of(self.results, experiment, self.size))
+
+    def directory(self, experiment: Experiment, run: Planned) -> Path:
+        """Of one run."""
+        return self.runs / f"{experiment.name}-{self.size}" / run.name
+
+    def collect(self, experiment: Experiment, run: Planned) -> Result:
+        """Adds the result of a run that has ended."""
+        result = of_run(RunDirectory.open(self.directory(experiment, run)))
+        path = path_of(self.results, experiment, self.size)
+        write(path, {**self.collected(experiment), result.identity: result}.values())
+        return result
+
+
+def carry_out(sweep: Sweep, executor: LocalExecutor, view: View) -> list[str]:
+    """Trains everything that has no result yet. Returns what failed, in a sentence each."""
+    failed: dict[Path, str] = {}
+    active: dict[Path, tuple[Experiment, Planned]] = {}
+    with _signals() as asked:
+        waiting = sweep.missing()
+        while not asked:
+            while executor.free and (next_one := _first(waiting, sweep, active, failed)) is not None:
+                directory = sweep.directory(*next_one)
+                active[directory] = next_one
+                executor.start(directory, next_one[1].options)
+            view.show(waiting, [(job.directory, active[job.directory]) for job in executor.running])
+            ended = executor.ended()
+            for job in ended:
+                experiment, run = active.pop(job.directory)
+                _take(sweep, view, job, experiment, run, failed)
+            if ended:
+                waiting = sweep.missing()
+            elif not executor.running:
+                break
+            else:
+                time.sleep(LOOK_EVERY)
+        if asked:
+            view.say("stopping; each run is written down first")
+            executor.stop()
+            raise Interrupted("stopped; to go on, start it again in the same way", asked[0])
+    return list(failed.values())
+
+
+def _first(
+    waiting: Sequence[tuple[Experiment, Planned]], sweep: Sweep, active: dict[Path, Any], failed: dict[Path, str]
+) -> tuple[Experiment, Planned] | None:
+    ready = (pair for pair in waiting if sweep.directory(*pair) not in active.keys() | failed.keys())
+    return next(ready, None)
+
+
+def _take(sweep: Sweep, view: View, job: Job, experiment: Experiment, run: Planned, failed: dict[Path, str]) -> None:
+    code, message = job.code(), job.message()
+    if code in ENDED:
+        view.ended(experiment, run, sweep.collect(experiment, run))
+    elif code not in STOPPED:
+        failed[job.directory] = f"{experiment.name}, {run.name}: {message or f'exit code {code}'}"
+        view.say(failed[job.directory])
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM ask for an end; runs of a terminal's process group hear of Ctrl-C themselves."""
+    asked: list[int] = []
+    handler: Callable[[int, Any], None] = lambda number, frame: asked.append(number)  # noqa: E731
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,0 +1,92 @@
+"""One view of a whole sweep: a bar for every run that is being trained and one for all, with the time left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+from snapgrad.runs.progress import brief
+from snapgrad.sweep import estimate
+from snapgrad.sweep.experiment import Experiment, Planned
+from snapgrad.sweep.results import Result
+
+
+class View:
+    """On a terminal, bars; elsewhere a line for every run that ends."""
+
+    def __init__(self, total: int, done: int):
+        console = Console(stderr=True, highlight=False)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[now]}"),
+        )
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._total, self._done = total, done
+        self._bars: dict[Path, TaskID] = {}
+        self._begun, self._worked = time.monotonic(), 0.0  # estimated seconds of what has ended here
+
+    def __enter__(self) -> View:
+        self._progress.start()
+        self._all = self._progress.add_task(f"{self._total} runs", total=self._total, now="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def say(self, sentence: str) -> None:
+        """A line above the bars."""
+        self._progress.console.print(sentence, markup=False, soft_wrap=True)
+
+    def show(self, waiting: Sequence[tuple[Experiment, Planned]], running: Sequence[tuple[Path, Any]]) -> None:
+        """Where everything stands."""
+        if self._progress.disable:
+            return
+        for path in self._bars.keys() - {path for path, _ in running}:
+            self._progress.remove_task(self._bars.pop(path))
+        trained = 0.0
+        for path, (experiment, run) in running:
+            if path not in self._bars:
+                title = f"{experiment.name}: {run.network}, {run.method}, seed {run.options.seed}"
+                self._bars[path] = self._progress.add_task(title, total=run.options.tokens, now="starting")
+            if (record := _last_record(path)) is not None:
+                tokens = min(record["tokens"], run.options.tokens)
+                self._progress.update(self._bars[path], completed=tokens, now=brief(record))
+                trained += tokens / run.options.tokens * estimate.seconds(run.options)
+        ahead = sum(estimate.seconds(run.options) for _, run in waiting) - trained
+        speed = (self._worked + trained) / (time.monotonic() - self._begun)  # estimated seconds a second
+        left = f"about {_duration(ahead / speed)} left of what can start now" if speed > 0 else ""
+        self._progress.update(self._all, completed=self._done, now=left)
+
+    def ended(self, experiment: Experiment, run: Planned, result: Result) -> None:
+        """One more."""
+        self._done += 1
+        self._worked += estimate.seconds(run.options)
+        speed = result.final.get("tokens", 0) / max(result.final.get("seconds", 0), 1e-9)
+        outcome = brief({"tokens_per_second": speed, **result.final}) if result.status == "finished" else result.status
+        self.say(f"{self._done}/{self._total}  {experiment.name}: {run.name}: {outcome}")
+
+
+def _last_record(path: Path) -> dict[str, Any] | None:
+    try:
+        with open(path / "metrics.jsonl", "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        return json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None  # not there yet, or being written
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

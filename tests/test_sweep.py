@@ -1,0 +1,303 @@
+"""Experiments: what they expand to, what is left to do, who wins; and a sweep through the command line, killed too."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snapgrad.reproduction import claims, markdown
+from snapgrad.reproduction.measured import Measured, measure
+from snapgrad.runs.options import CopyOptions
+from snapgrad.sweep import experiment, local, results, runner
+from snapgrad.sweep.experiment import SIZES, Claim, Experiment
+from snapgrad.sweep.results import Result
+
+TRAINING = [name for name in experiment.names() if experiment.load(name).kind == "runs"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TRAINING)
+def test_every_experiment_is_whole(name, size):
+    one = experiment.load(name)
+    runs = [run for choice in one.choices(size) for series in choice.series for run in series.runs]
+    assert runs
+    assert one.settings(size)["scaled"]
+    directories = {run.name: run.identity for run in runs}
+    assert len(directories) == len({run.identity for run in runs})  # no two runs share a directory
+    known = set(one.content["methods"])
+    for claim in one.claims:
+        assert known >= {*claim.better, *claim.than}
+        assert set(one.content["networks"]) >= set(claim.networks)
+        assert not claim.pairwise or len(claim.better) == len(claim.than)
+
+
+def test_a_wrong_word_names_the_file_and_the_nearest_option():
+    with pytest.raises(ValueError, match=r"'unit' in x\.toml is not an option of `train copy`; did you mean 'units'\?"):
+        tiny(networks={"one": {"unit": 3}}).choices("smoke")
+    with pytest.raises(ValueError, match=r"`methods` of x\.toml must have 'SnAp-9', got BPTT, SnAp-1"):
+        tiny(methods=["SnAp-9"]).choices("smoke")
+    with pytest.raises(ValueError, match=r"`name` must be one of copy, costs, .* or all, got 'figure5'"):
+        experiment.load("figure5")
+
+
+def tiny(networks=None, methods=("BPTT", "SnAp-1"), **size) -> Experiment:
+    """Two methods on one network, three learning rates to choose from, three seeds."""
+    return Experiment(
+        "x",
+        {
+            "title": "A title",
+            "source": "nowhere",
+            "task": "copy",
+            "networks": networks or {"one": {"units": 8}},
+            "methods": {
+                "BPTT": {"algorithm": "bptt", "update_every": "sequence"},
+                "SnAp-1": {"algorithm": "snap", "order": 1},
+            },
+            "smoke": {
+                "seeds": 3,
+                "tokens": 100,
+                "scaled": "small",
+                "runs": [
+                    {
+                        "networks": ["one"] if networks is None else list(networks),
+                        "methods": list(methods),
+                        "select": "learning_rate",
+                        "learning_rate": [1e-3, 1e-2, 1e-4],
+                        **size,
+                    }
+                ],
+            },
+        },
+    )
+
+
+def result(run, level, status="finished", bits=1.0) -> Result:
+    options = {name: value for name, value in dataclasses.asdict(run.options).items() if value is not None}
+    final = {"tokens": 100, "updates": 7, "seconds": 2.0, "level": level, "bits": bits}
+    curve = {"tokens": [50, 100], "seconds": [1.0, 2.0], "level": [1, level], "bits": [None, bits]}
+    return Result("copy", options, status, final, curve, {"processor": "a machine", "instructions": "avx2"})
+
+
+def test_other_seeds_wait_for_the_choice():
+    one, found = tiny(), {}
+    first = results.missing(one, "smoke", found)
+    assert [(run.method, run.options.learning_rate, run.options.seed) for run in first] == [
+        (method, rate, 0) for method in ("BPTT", "SnAp-1") for rate in (1e-3, 1e-2, 1e-4)
+    ]
+    assert results.expected(one, "smoke") == 2 * (3 + 2)
+    # 1e-2 is best for BPTT; of SnAp-1's two best the one with fewer bits; what diverged is never chosen.
+    ends = {
+        ("BPTT", 1e-3): 4,
+        ("BPTT", 1e-2): 6,
+        ("BPTT", 1e-4): 2,
+        ("SnAp-1", 1e-3): 3,
+        ("SnAp-1", 1e-2): 9,
+        ("SnAp-1", 1e-4): 3,
+    }
+    for run in first[:-1]:
+        key = run.method, run.options.learning_rate
+        status = "diverged" if key == ("SnAp-1", 1e-2) else "finished"
+        found[run.identity] = result(run, ends[key], status, bits=1.0)
+    left = results.missing(one, "smoke", found)
+    assert [(run.method, run.options.learning_rate, run.options.seed) for run in left] == [
+        ("BPTT", 1e-2, 1), ("BPTT", 1e-2, 2), ("SnAp-1", 1e-4, 0)
+    ]  # fmt: skip
+    found[first[-1].identity] = result(first[-1], 3, bits=0.5)
+    assert {(run.method, run.options.learning_rate) for run in results.missing(one, "smoke", found)} == {
+        ("BPTT", 1e-2), ("SnAp-1", 1e-4)
+    }  # fmt: skip
+    for run in results.missing(one, "smoke", found):
+        found[run.identity] = result(run, 5)
+    assert results.missing(one, "smoke", found) == []
+    assert len(found) == results.expected(one, "smoke")
+
+
+def test_results_go_through_a_file_and_a_new_option_finds_its_old_results(tmp_path):
+    one = tiny()
+    run = results.missing(one, "smoke", {})[0]
+    made = result(run, 4)
+    path = results.path_of(tmp_path, one, "smoke")
+    assert results.read(path) == {}
+    results.write(path, [made])
+    assert results.read(path) == {run.identity: made}
+    del made.options["readout"]  # as if it had been made before there was such an option
+    results.write(path, [made])
+    assert run.identity in results.read(path)
+    path.write_text(path.read_text()[:-30])
+    with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
+        results.read(path)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "or_equal", "verdict"),
+    [
+        ([9, 10, 11], [5, 6, 7], False, "reproduced"),
+        ([9, 10, 11], [9, 9, 10], False, "not reproduced"),  # ahead, but not beyond the spread
+        ([9, 10, 11], [10, 10, 11], True, "reproduced"),
+        ([9, 9, 9], [10, 10, 10], True, "not reproduced"),
+    ],
+)
+def test_verdicts(ours, theirs, or_equal, verdict):
+    one, found = tiny(learning_rate=[1e-3]), {}
+    for choice, ends in zip(one.choices("smoke"), (theirs, ours), strict=True):
+        for run, level in zip(choice.series[0].runs, ends, strict=True):
+            found[run.identity] = result(run, level)
+    claim = Claim("It is said.", ("SnAp-1",), ("BPTT",), or_equal=or_equal)
+    finding = claims.judge(claim, measure(one, "smoke", found), "level")
+    assert finding.verdict == verdict
+    assert finding.seeds == 3
+    assert claims.judge(dataclasses.replace(claim, better=("RTRL",)), [], "level").verdict == "not measured yet"
+
+
+def test_fewer_bits_are_better_and_what_diverged_is_worst():
+    def measured(method, *bits):
+        runs = tuple(
+            Result("chars", {}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {}) for b in bits
+        )
+        return Measured("one", method, {}, runs, len(runs))
+
+    claim = Claim("It is said.", ("A",), ("B",))
+    both = [measured("A", 1.0, 1.1), measured("B", 2.0, 2.1)]
+    assert claims.judge(claim, both, "valid_bits").verdict == "reproduced"
+    assert claims.judge(claim, [both[0], measured("B", 2.0, None)], "valid_bits").verdict == "reproduced"
+    assert claims.judge(claim, [measured("A", None), both[1]], "valid_bits").verdict == "not reproduced"
+
+
+class Recorded:
+    """An executor that trains nothing: what is started ends at the next look, as the test says."""
+
+    def __init__(self, outcomes):
+        self.outcomes, self.running, self.started = outcomes, [], []
+
+    @property
+    def free(self):
+        return len(self.running) < 2
+
+    def start(self, directory, options):
+        self.started.append(directory.name)
+        self.running.append(_Job(directory, self.outcomes.get(options.algorithm, 0)))
+
+    def ended(self):
+        done, self.running = self.running, []
+        return done
+
+    def stop(self):
+        self.running = []
+
+
+@dataclasses.dataclass
+class _Job:
+    directory: Path
+    exit_code: int
+
+    def code(self):
+        return self.exit_code
+
+    def message(self):
+        return "error: it broke"
+
+
+def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path, monkeypatch):
+    one = tiny(learning_rate=[1e-3])
+    sweep = runner.Sweep([one], "smoke", tmp_path / "results", tmp_path / "runs")
+    monkeypatch.setattr(runner, "of_run", lambda run: result(planned[run.path.name], 3))
+    monkeypatch.setattr(runner.RunDirectory, "open", lambda path: type("Run", (), {"path": path}))
+    planned = {run.name: run for choice in one.choices("smoke") for series in choice.series for run in series.runs}
+    executor = Recorded({"bptt": 70})
+    failed = runner.carry_out(sweep, executor, Silent())
+    assert len(failed) == 1  # its other seeds wait for a choice that never comes
+    assert "error: it broke" in failed[0]
+    assert len(results.read(results.path_of(tmp_path / "results", one, "smoke"))) == 3
+    again = Recorded({})
+    assert runner.carry_out(sweep, again, Silent()) == []
+    assert [name for name in again.started if "snap" in name] == []  # what has a result is not trained again
+
+
+class Silent:
+    def show(self, waiting, running): ...
+    def ended(self, experiment, run, result): ...
+    def say(self, sentence): ...
+
+
+def test_cores_are_shared(monkeypatch):
+    monkeypatch.setattr(local.machine, "cores", lambda: [0, 1, 2, 3, 4])
+    assert local.LocalExecutor(2)._slots == [(0, 2, 4), (1, 3)]
+    assert local.LocalExecutor(9)._slots == [(0,), (1,), (2,), (3,), (4,)]
+
+
+def reproduce(folder, *arguments, **options):
+    command = [sys.executable, "-m", "snapgrad.cli", "reproduce", *arguments, "--size", "smoke"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment.pop("JAX_ENABLE_X64", None)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+def test_every_smoke_passes_killed_or_not(tmp_path):
+    killed = reproduce(tmp_path, "all", start_new_session=True)
+    runs = tmp_path / "runs/reproduce"
+    while not any(runs.rglob("checkpoints")):  # something is being trained
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.1)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    deadline = time.monotonic() + 60
+    while any(_alive(name) for name in runs.rglob("lock")):  # its workers end with it
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    whole = reproduce(tmp_path, "all")
+    _, err = whole.communicate(timeout=900)
+    assert whole.returncode == 0, err
+    page = (runs / "smoke/results.md").read_text()
+    for name in experiment.names():
+        one = experiment.load(name)
+        assert one.title in page
+        if one.kind == "runs":
+            found = results.read(results.path_of(tmp_path / "results", one, "smoke"))
+            assert len(found) == results.expected(one, "smoke")
+            assert {r.status for r in found.values()} == {"finished"}
+    before = {path: path.read_bytes() for path in (runs / "smoke").rglob("*") if path.is_file()}
+    drawn = markdown.write(
+        [experiment.load(n) for n in experiment.names()], "smoke", tmp_path / "results", tmp_path / "again"
+    )
+    assert len(drawn) == len(before)
+    for path, content in before.items():  # the same results give the same files
+        assert (tmp_path / "again" / path.relative_to(runs / "smoke")).read_bytes() == content
+
+
+def _alive(lock) -> bool:
+    import fcntl
+
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def test_a_curve_is_thinned_and_keeps_its_end():
+    records = [{"tokens": 10 * n, "seconds": n / 3, "bits": 1 / n, "level": n // 50} for n in range(1, 1000)]
+    curve = results._thinned(records)
+    assert len(curve["tokens"]) == results.POINTS
+    assert (curve["tokens"][0], curve["tokens"][-1]) == (10, 9990)
+    assert curve["level"][-1] == 19
+    between = [1 / n for n in range(1, 1000) if curve["tokens"][3] < 10 * n <= curve["tokens"][4]]
+    assert curve["bits"][4] == pytest.approx(np.mean(between), rel=1e-4)
+    json.dumps(curve)
+
+
+def test_what_does_not_change_learning_does_not_make_another_run():
+    plain = CopyOptions()
+    same = dataclasses.replace(plain, log_every=3, checkpoint_every=1.0)
+    other = dataclasses.replace(plain, units=3)
+    keys = [experiment.identity(dataclasses.asdict(options), options) for options in (plain, same, other)]
+    assert keys[0] == keys[1] != keys[2]
