@@ -202,7 +202,8 @@ CHANGED = {
     "cell": "lstm", "units": 5, "sparsity": 0.5, "sparse_inputs": True, "readout": "mlp", "algorithm": "frozen",
     "order": 3, "decay": 0.5, "rank": 2, "influence_dtype": "bfloat16", "update_every": 2, "optimiser": "sgd",
     "learning_rate": 0.5, "schedule": "linear", "warmup": 3, "schedule_updates": 9000, "clip": 1.0, "weight_decay": 0.1,
-    "batch": 3, "seed": 1, "backend": "auto", "length": 5,
+    "batch": 3, "seed": 1, "backend": "auto", "length": 5, "rewire": "set", "rewire_every": 5, "rewire_share": 0.5,
+    "rewire_end": 7, "prune": 0.9, "prune_every": 5, "prune_end": 50,
 }  # fmt: skip
 MAY = {"tokens": 400, "log_every": 50, "checkpoint_every": 1.0, "tensorboard": True}
 
@@ -210,6 +211,7 @@ MAY = {"tokens": 400, "log_every": 50, "checkpoint_every": 1.0, "tensorboard": T
 def test_options_that_weights_depend_on_must_be_those_of_the_checkpoint(copied):
     assert CHANGED.keys() | MAY.keys() == toml.plain(OPTIONS).keys() - {"task"} | {
         "order", "decay", "rank", "influence_dtype", "schedule_updates", "clip", "weight_decay", "length",
+        "rewire", "rewire_every", "rewire_share", "rewire_end", "prune", "prune_every", "prune_end",
     }  # fmt: skip
     begun = toml.plain(OPTIONS)
     for name, value in CHANGED.items():

@@ -48,13 +48,6 @@ class Network(NamedTuple):
     wiring: Wiring
 
 
-class Change(NamedTuple):
-    """How many weights were exchanged or pruned."""
-
-    added: int = 0
-    removed: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Plasticity:
     """A rule, applied to the networks of one algorithm."""
@@ -124,19 +117,22 @@ class Plasticity:
 
     # ---- between two calls of the loop
 
-    def change(self, network: Network, dense_gradient: Callable[[], Params]) -> tuple[Network, Change]:
-        """The network after its patterns have been looked at, and changed if the rule says so."""
+    def change(self, network: Network, dense_gradient: Callable[[], Params]) -> tuple[Network, float]:
+        """The network after its patterns have been looked at and, if the rule says so, changed; and the churn.
+
+        Churn is the share of the weights that went, of those in matrices which are not left alone.
+        """
         update = int(network.wiring.updates)
         network = network._replace(wiring=network.wiring._replace(changed=jnp.copy(network.wiring.updates)))
         if not self.rule.is_due(update):
-            return network, Change()
+            return network, 0.0
         if isinstance(self.rule, Magnitude):
             return self._prune(self.rule, network, update)
         return self._rewire(self.rule, network, update, dense_gradient)
 
     def _rewire(
         self, rule: Rewiring, network: Network, update: int, dense_gradient: Callable[[], Params]
-    ) -> tuple[Network, Change]:
+    ) -> tuple[Network, float]:
         draw, gates = _draw(network.wiring.key, update), network.state.origin.cell.gates
         scores: dict[Path, SparseMatrix] = {}
         if rule.scores == "dense":
@@ -156,17 +152,16 @@ class Plasticity:
                 kernel, cell, old.cell, new.cell, rule.order, moved.wiring.probes, self._candidates(cell, new, draw)
             )
             moved = moved._replace(wiring=moved.wiring._replace(probes=probes))
-        exchanged = sum(move.added for move in moves.values())
-        return moved, Change(exchanged, exchanged)
+        return moved, sum(move.added for move in moves.values()) / sum(move.old.nnz for move in moves.values())
 
-    def _prune(self, rule: Magnitude, network: Network, update: int) -> tuple[Network, Change]:
-        origin, moves, masks, removed = network.state.origin, {}, [], 0
+    def _prune(self, rule: Magnitude, network: Network, update: int) -> tuple[Network, float]:
+        origin, moves, masks, removed, before = network.state.origin, {}, [], 0, 0
         found = matrices(_only_cell(network.params.cell))
         for (path, matrix), mask in zip(found.items(), map(np.asarray, network.wiring.masks), strict=True):
             stays, pattern = mask, matrix.pattern
             if rule.inputs or path[-1] != jax.tree_util.GetAttrKey("input"):
                 stays = rule.prune(matrix, mask, origin.cell.gates, update)
-            removed += int(mask.sum() - stays.sum())
+            removed, before = removed + int(mask.sum() - stays.sum()), before + int(mask.sum())
             density = stays.sum() / max(1, pattern.shape[0] * pattern.shape[1])
             if update == rule.end or (density < origin.kernel.dense_from_density and 2 * stays.sum() <= pattern.nnz):
                 packed = type(pattern)(pattern.rows[stays], pattern.cols[stays], pattern.shape)
@@ -176,7 +171,7 @@ class Plasticity:
                 moves[path] = Move(pattern, pattern, np.where(stays, np.arange(pattern.nnz), pattern.nnz))
                 masks.append(jnp.asarray(stays))
         moved = self._moved(network, moves)
-        return moved._replace(wiring=moved.wiring._replace(masks=tuple(masks))), Change(0, removed)
+        return moved._replace(wiring=moved.wiring._replace(masks=tuple(masks))), removed / before
 
     def _moved(self, network: Network, moves: Mapping[Path, Move]) -> Network:
         params = carry_over(network.params, moves)

@@ -25,7 +25,7 @@ import optax
 from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Params, State
-from snapgrad.plasticity import Change, Network, Plasticity, Rule
+from snapgrad.plasticity import Network, Plasticity, Rule
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
 from snapgrad.sparsity.matrix import as_index, densify, describe, map_matrices
@@ -62,13 +62,7 @@ class Progress(NamedTuple):
     asked: int
     finite: bool  # False: a loss or weight was not finite after the last update, and training stopped there
     seconds: float  # of training, without compilation
-    added: int = 0  # weights that have come into existence
-    removed: int = 0  # and that have gone
-
-    @classmethod
-    def none(cls) -> Progress:
-        """What has happened before anything has."""
-        return cls(0, 0, 0.0, 0, True, 0.0)
+    churn: float = 0.0  # weights that were exchanged or pruned, as a share of those that existed
 
 
 class _Counts(NamedTuple):
@@ -167,10 +161,10 @@ class Trainer:
         """Trains until that many more tokens have been seen. Takes the memory of `carry`: go on from the result."""
         arguments.positive_integer("tokens", tokens)
         self._check_carry(carry)
-        total = Progress.none()
+        total = Progress(0, 0, 0.0, 0, True, 0.0)
         while total.finite and total.tokens < tokens:
             begun = time.perf_counter()
-            carry, change = self._change(carry)
+            carry, churn = self._change(carry)
             changed = time.perf_counter() - begun
             with self._in_slots(carry) as given:
                 program = self._program(self._window_steps(carry.task), given)
@@ -185,8 +179,7 @@ class Trainer:
                 total.asked + int(counts.asked),
                 bool(counts.finite),
                 total.seconds + changed + time.perf_counter() - begun,
-                total.added + change.added,
-                total.removed + change.removed,
+                total.churn + churn,
             )
             self._check_counts(counts, total.updates)
         return carry, total
@@ -260,12 +253,12 @@ class Trainer:
     def _slots(self) -> Slotted:
         return Slotted()
 
-    def _change(self, carry: Carry) -> tuple[Carry, Change]:
+    def _change(self, carry: Carry) -> tuple[Carry, float]:
         """Changes the patterns if that is due: it depends on the carry alone, so that a resumed run does the same."""
         if self._plasticity is None or not self._plasticity.is_due(carry.wiring):
-            return carry, Change()
-        network, change = self._plasticity.change(_network(carry), lambda: self._dense_gradient(carry))
-        return carry._replace(**network._asdict()), change
+            return carry, 0.0
+        network, churn = self._plasticity.change(_network(carry), lambda: self._dense_gradient(carry))
+        return carry._replace(**network._asdict()), churn
 
     def _dense_gradient(self, carry: Carry) -> Params:
         """The gradient of the next window, which is not taken yet, as if all weights existed."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 import snapgrad as sg
-from snapgrad.bench import rates, trainer
+from snapgrad.bench import rates, rewiring, trainer
 from snapgrad.bench.programs import (
     INPUTS,
     Network,
@@ -56,6 +56,7 @@ def steps(quick: bool) -> Iterator[Step]:
         yield f"episodic: GRU {units}", lambda u=units, s=sparsity: episodic(u, s, rounds)  # type: ignore[misc]
     yield "episodic SnAp-1: dense GRU 128, language model", lambda: language_model(rounds)
     yield "trainer: dense GRU 128, language model", lambda: trainer.throughput(rounds)
+    yield "trainer: GRU 512 that rewires itself", lambda: rewiring.overhead(rounds)
     for units, sparsity in SIZES:
         yield f"bfloat16 storage: GRU {units}", lambda u=units, s=sparsity: bfloat16(u, s, rounds)  # type: ignore[misc]
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from snapgrad.algorithms import registry
-from snapgrad.runs import optimiser
+from snapgrad.runs import optimiser, wiring
 from snapgrad.runs.build import CROP, Experiment, build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label, network
@@ -115,6 +115,7 @@ def resolved(options: Options) -> Options:
     }
     if registry.takes(options.algorithm, "order"):
         own["order"] = options.snap_order
+    own |= wiring.resolved(options)
     options = replace(options, optimiser=str(optimiser.parse(options.optimiser)), **own)
     if not isinstance(options, CharsOptions):
         return options

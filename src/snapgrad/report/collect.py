@@ -17,7 +17,7 @@ from snapgrad.runs.options import Options
 POINTS = 400  # of a curve
 FEW = 12  # records
 MAY_DIFFER = ("seed", "log_every", "checkpoint_every", "tensorboard", "validate_every", "data_dir")  # in a series
-IN_LABEL = ("algorithm", "order", "update_every")  # what `label` says
+IN_LABEL = ("algorithm", "order", "update_every", "rewire", "prune")  # what `label` says
 
 
 class Run(NamedTuple):

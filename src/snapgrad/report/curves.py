@@ -12,6 +12,8 @@ NAMES = {
     "level": "length L that is copied",
     "bits": "bits per character, training",
     "valid_bits": "bits per character, validation",
+    "density": "share of weights that exist",
+    "churn": "share of weights exchanged or pruned between two records",
 }
 MARKS = "osD^vPX"
 LONG = 34  # letters of a name, for a legend beside the figure

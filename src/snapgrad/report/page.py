@@ -44,6 +44,11 @@ def write(collected: Collected, out: Path) -> Path:
             for metric in _metrics(collected)
             for against, caption in _CAPTIONS.items()
         ]
+        shown += [
+            _figure(curves.learning_curves(changing, metric, "tokens"), out, metric, caption)
+            for metric, caption in _CHANGES.items()
+            if (changing := [one for one in series if all(len(run.column(metric)[0]) for run in one.runs)])
+        ]
         networks = _networks(series)
         parts = [_network_part(ones, out, number) for number, ones in enumerate(networks)]
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).from_string(
@@ -74,6 +79,12 @@ def write(collected: Collected, out: Path) -> Path:
 _CAPTIONS = {
     "tokens": "At the same amount of data. A line is the mean over seeds, a band their range.",
     "seconds": "At the same time on this machine, without compilation.",
+}
+
+
+_CHANGES = {
+    "density": "How many of the cell's weights exist, where patterns change.",
+    "churn": "How many of them were exchanged or pruned.",
 }
 
 

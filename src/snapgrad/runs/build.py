@@ -22,6 +22,7 @@ from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.runs.wiring import rule
 from snapgrad.tasks.base import Task
 from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
@@ -67,7 +68,7 @@ def build(options: Options) -> Experiment:
     cell, cell_params = network(options, task.inputs)
     readout = Readout(task.classes, READOUTS[options.readout])
     algorithm = _algorithm(options, cell, readout, update_every)
-    trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every)
+    trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every, rule(options))
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
     trainer.check_memory(params)

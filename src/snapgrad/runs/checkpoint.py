@@ -1,6 +1,7 @@
 """One checkpoint: a safetensors file with named leaves, which is used whole or not at all.
 
-    arrays       every leaf of the carry by its name, such as params.cell.recurrent.values; of a key its data
+    arrays       every leaf of the carry by its name, such as params.cell.recurrent.values; of a key its data;
+                 where patterns change, pattern.DIGEST: the row-major positions of the entries
     metadata     totals, options, and the layout: dtype and shape of every leaf, the digest of every pattern
 
 Whatever is read is covered by the file's digest (`files.py`): one that was damaged anywhere gives itself away.
@@ -8,6 +9,7 @@ Whatever is read is covered by the file's digest (`files.py`): one that was dama
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,8 @@ import numpy as np
 
 from snapgrad.files import read_arrays, write_arrays
 from snapgrad.sparsity.matrix import SparseMatrix
+from snapgrad.sparsity.moves import matrices
+from snapgrad.sparsity.pattern import Pattern
 from snapgrad.train import Carry
 
 
@@ -42,10 +46,14 @@ class Checkpoint(NamedTuple):
 
     def carry(self, like: Carry) -> Carry:
         """The carry, in the structure of `like`."""
+        if like.wiring is not None:
+            like = self._with_patterns(like)
         wanted = layout(like)
         for name in self.layout | wanted:
             saved, now = self.layout.get(name, "nothing"), wanted.get(name, "nothing")
-            if saved != now:
+            # Where patterns change, sizes go with them.
+            same = saved == now if like.wiring is None else saved.partition("[")[0] == now.partition("[")[0]
+            if not same:
                 raise ValueError(
                     f"`{name}` must be as in the checkpoint, {saved}, got {now}: other versions or settings of "
                     "snapgrad, JAX or Optax wrote it"
@@ -57,6 +65,22 @@ class Checkpoint(NamedTuple):
 
         return jax.tree_util.tree_map_with_path(placed, like)
 
+    def _with_patterns(self, like: Carry) -> Carry:
+        """`like` with the patterns that the run had come to."""
+
+        def change(path: Any, node: Any) -> Any:
+            if not isinstance(node, SparseMatrix):
+                return node
+            positions = self.leaves.get(f"pattern.{self.layout.get(f'{_name(path)}.pattern')}")
+            if positions is None:
+                return node
+            pattern = Pattern(*np.divmod(positions.astype(np.int64), node.shape[1]), node.shape)
+            return SparseMatrix(node.values, pattern)
+
+        changed = jax.tree_util.tree_map_with_path(change, like, is_leaf=lambda node: isinstance(node, SparseMatrix))
+        origin = dataclasses.replace(like.state.origin, structure=jax.tree.structure(changed.params.cell))
+        return changed._replace(state=dataclasses.replace(changed.state, origin=origin))
+
 
 def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> None:
     """Writes a checkpoint; it appears whole or not at all."""
@@ -64,6 +88,11 @@ def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> 
         _name(where): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
         for where, leaf in jax.tree_util.tree_leaves_with_path(carry)
     }
+    if carry.wiring is not None:
+        for pattern in {matrix.pattern for matrix in matrices(carry).values()}:
+            if not pattern.is_full:
+                kind = np.min_scalar_type(pattern.shape[0] * pattern.shape[1])
+                leaves[f"pattern.{pattern.digest}"] = pattern.flat.astype(kind)
     write_arrays(path, leaves, {"totals": totals._asdict(), "options": options, "layout": layout(carry)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from snapgrad.algorithms import registry
+from snapgrad.runs import wiring
 from snapgrad.runs.options import Options
 
 
@@ -12,13 +13,13 @@ def algorithm(options: Options) -> str:
 
 
 def label(options: Options) -> str:
-    """The algorithm and when it updates, such as "SnAp-2, every step"."""
-    steps, title = options.update_steps, algorithm(options)
+    """The algorithm, when it updates and how patterns change, such as "SnAp-2, every step, SET"."""
+    steps, title, changes = options.update_steps, algorithm(options), wiring.title(options)
     if steps is None:
-        return f"{title}, whole sequences"
-    if title.endswith(f"T = {steps}"):
-        return title
-    return f"{title}, every step" if steps == 1 else f"{title}, every {steps} steps"
+        title += ", whole sequences"
+    elif not title.endswith(f"T = {steps}"):
+        title += ", every step" if steps == 1 else f", every {steps} steps"
+    return f"{title}, {changes}" if changes else title
 
 
 def network(options: Options) -> str:
@@ -31,4 +32,5 @@ def directory_name(options: Options) -> str:
     """A name for the run's directory, such as "copy-gru64-snap-2-1-seed0"."""
     order = f"-{options.snap_order}" if registry.takes(options.algorithm, "order") else ""
     network = f"{options.task}-{options.cell}{options.units}"
-    return f"{network}-{options.algorithm}{order}-{options.update_every}-seed{options.seed}"
+    changes = "".join(f"-{word}" for word in (options.rewire, "pruned" if options.prune else None) if word)
+    return f"{network}-{options.algorithm}{order}-{options.update_every}{changes}-seed{options.seed}"

@@ -25,6 +25,28 @@ class Options:
     sparse_inputs: bool = True
     """Whether that goes for the input weights too, or for the recurrent ones only."""
 
+    rewire: Literal["set", "rigl", "probe"] | None = None
+    """Exchange the smallest weights as training goes: for random ones (set), for those with the largest gradient of a
+    dense network (rigl, with bptt), or of SnAp in a random sample (probe)."""
+
+    rewire_every: int | None = None
+    """Updates between two rewirings; 1000 unless given."""
+
+    rewire_share: float | None = None
+    """Share of the weights that a rewiring exchanges; 0.3 unless given."""
+
+    rewire_end: int | None = None
+    """The update after which weights stay; until then the share falls along a cosine. Without an end unless given."""
+
+    prune: float | None = None
+    """Prune the smallest weights as training goes, until this share of them is gone."""
+
+    prune_every: int | None = None
+    """Updates between two prunings; 1000 unless given."""
+
+    prune_end: int | None = None
+    """The update of the last pruning."""
+
     readout: Literal["linear", "mlp"] = "linear"
     """From the units to the classes: linear, or through 1024 hidden units as in the paper's language models."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from snapgrad.plasticity import density
 from snapgrad.runs import disk
 from snapgrad.runs.build import Experiment, build
 from snapgrad.runs.checkpoint import Totals
@@ -106,6 +107,8 @@ def _train(
         }
         if (level := task.level(carry.task)) is not None:
             record["level"] = int(level)
+        if carry.wiring is not None:
+            record |= {"density": density(carry.params, carry.wiring), "churn": progress.churn}
         ended = totals.tokens >= options.tokens
         crossed = totals.tokens // validate_every > before.tokens // validate_every
         if experiment.validate is not None and (ended or crossed):
