@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,17 @@ from numpy.typing import NDArray
 from snapgrad.kernels import binding
 from snapgrad.kernels.base import Credit, Influence, Kernel, Structure, Sums, place_sources
 from snapgrad.kernels.products import NativeMatrix
-from snapgrad.kernels.slots import Slots, with_room
+from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster. Measured on two CPU cores by
 # benchmarks/products.py: the two are equal between 20 % and 50 %, by size.
 DENSE_FROM_DENSITY = 0.3
+
+# How long J is made for patterns that change, times what is kept of it. Little at first, because forgetting goes over
+# all of it and random patterns hardly differ in what they keep; more when that was not enough.
+ROOM, GROWTH = 1.05, 1.25
 
 TILE = binding.TILE
 
@@ -82,8 +87,10 @@ class NativeKernel(Kernel):
 
     def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
         length, tile = J.shape[1:]
-        if length == old.kept or length < new.kept:  # no room: patterns have not changed before, or have grown too much
-            length = with_room(new.kept)
+        if length < new.kept:
+            length = math.ceil(GROWTH * new.kept)
+        elif length == old.kept:  # patterns have not changed before
+            length = math.ceil(ROOM * new.kept)
         had, has = binding.influence_places(old, tile), binding.influence_places(new, tile)
         at = np.full(length, J.shape[1])
         at[: new.kept] = place_sources(had, has, sources, new.states, J.shape[1])

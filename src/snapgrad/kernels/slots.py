@@ -24,11 +24,6 @@ ROOM = 1.25  # times what is needed now
 _numbers = itertools.count()
 
 
-def with_room(size: int) -> int:
-    """A size with room to grow."""
-    return math.ceil(ROOM * size)
-
-
 class Slots:
     """The slots of one compiled program. Compared by identity: every program has its own."""
 
@@ -40,7 +35,7 @@ class Slots:
         number = next(_numbers)
         self._names = [binding.slot(f"slot {number}.{n}") for n in range(len(first))]
         self._fixed = [_fixed(structure) for structure in first]
-        self._rooms = [with_room(_size(structure)) for structure in first]
+        self._rooms = [math.ceil(ROOM * _size(structure)) for structure in first]
         self._lock = threading.Lock()
 
     def name(self, structure: Structure) -> binding.PlanName:

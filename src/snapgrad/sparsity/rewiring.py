@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ class Rewiring:
 
     # What tells where to grow: nothing; the gradient at every position; or that of a random sample of absent entries.
     scores: ClassVar[Literal["none", "dense", "sampled"]]
+    keeps_fan_in: ClassVar[bool] = False  # whether entries are exchanged within rows
 
     def __post_init__(self) -> None:
         arguments.positive_integer("every", self.every)
@@ -58,22 +59,28 @@ class Rewiring:
         self, matrix: SparseMatrix, gates: int, update: int, scores: SparseMatrix | None, draw: np.random.Generator
     ) -> Pattern:
         """The new pattern of a matrix of stacked gates; `scores` are those of entries that may come."""
-        values, size = np.abs(np.asarray(matrix.values)), matrix.shape[0] * matrix.shape[1] // gates
+        cols, size = matrix.shape[1], matrix.shape[0] * matrix.shape[1] // gates
+        values, at = np.abs(np.asarray(matrix.values)), matrix.pattern.flat
+        magnitudes = np.zeros(0) if scores is None else np.abs(np.asarray(scores.values))
+        scored = np.zeros(0, np.int64) if scores is None else scores.pattern.flat
+        line = np.arange(size) // (cols if self.keeps_fan_in else size)
         chosen = []
         for gate, exists in enumerate(_by_gate(matrix.pattern, gates)):
-            own = matrix.pattern.flat // size == gate
-            here = matrix.pattern.flat[own] - gate * size
-            count = min(round(self.share_at(update) * len(here)), size - len(here))
-            smallest = here[np.argsort(values[own], kind="stable")[:count]]
-            stays = exists.copy()
-            stays[smallest] = False
-            stays[_largest(scores, gate, size, stays, count)] = True
-            # Where there are no scores, or too few.
-            absent = np.flatnonzero(~(stays | exists))
-            stays[draw.choice(absent, len(here) - np.count_nonzero(stays), replace=False, shuffle=False)] = True
+            own, here = (positions[positions // size == gate] - gate * size for positions in (at, scored))
+            count = min(round(self.share_at(update) * len(own)), size - len(own))
+            dropped = own[np.argsort(values[at // size == gate], kind="stable")[:count]]
+            needed, stays = np.bincount(line[dropped], minlength=line[-1] + 1), exists.copy()
+            stays[dropped] = False
+            free = ~stays[here]
+            grown = _first(here[free], -magnitudes[scored // size == gate][free], line, needed)
+            stays[grown] = True
+            needed -= np.bincount(line[grown], minlength=len(needed))
+            # At random where there are no scores, or too few; what was dropped comes last.
+            free = np.flatnonzero(~stays & (needed > 0)[line])
+            stays[_first(free, exists[free] + draw.random(len(free)), line, needed)] = True
             chosen.append(gate * size + np.flatnonzero(stays))
         flat = np.concatenate(chosen)
-        return Pattern(flat // matrix.shape[1], flat % matrix.shape[1], matrix.shape)
+        return Pattern(flat // cols, flat % cols, matrix.shape)
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,10 @@ class RigL(Rewiring):
 class Probe(Rewiring):
     """New entries come where, in a random sample, the gradient that SnAp gives to absent entries is largest.
 
+    Every row keeps its number of entries: a unit looks for better inputs, not for more of them. Without that, much
+    credit and many inputs meet in few units, and what SnAp-2 has to keep of J grows (constant fan-in in RigL: Lasby et
+    al. 2023).
+
     Candidates are drawn at every rewiring. Each is followed as a weight of zero until the next one: its influence is
     carried on with the network's own D, and its gradients are summed (`algorithms/probes.py`). So it works online, in
     memory of the order of the candidates.
@@ -115,6 +126,7 @@ class Probe(Rewiring):
     order: int = 1
 
     scores = "sampled"
+    keeps_fan_in = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,14 +150,14 @@ def _by_gate(pattern: Pattern, gates: int) -> NDArray[np.bool_]:
     return pattern.mask().reshape(gates, -1)
 
 
-def _largest(
-    scores: SparseMatrix | None, gate: int, size: int, stays: NDArray[np.bool_], count: int
+def _first(
+    positions: NDArray[np.int64], keys: NDArray[Any], line: NDArray[np.int64], needed: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Of the scored positions of a gate where nothing stays, those with the largest magnitudes; the first of equals."""
-    if scores is None:
-        return np.zeros(0, np.int64)
-    flat = scores.pattern.flat
-    at = np.flatnonzero(flat // size == gate)
-    at = at[~stays[flat[at] - gate * size]]
-    magnitude = np.abs(np.asarray(scores.values)[at])
-    return flat[at[np.argsort(-magnitude, kind="stable")[:count]]] - gate * size
+    """In every line, as many positions as are needed, or all there are: those with the smallest keys."""
+    if len(needed) == 1 and needed[0] < len(positions):  # sorting all of them would take longer than all the rest
+        near = np.flatnonzero(keys <= np.partition(keys, needed[0])[needed[0]])
+        positions, keys = positions[near], keys[near]
+    order = np.lexsort((keys, line[positions]))
+    lines = line[positions[order]]
+    rank = np.arange(len(order)) - np.searchsorted(lines, lines)
+    return positions[order[rank < needed[lines]]]
