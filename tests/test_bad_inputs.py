@@ -469,7 +469,9 @@ def test_memory_is_compared_with_what_the_machine_has(monkeypatch):
         make()
         with monkeypatch.context() as patch:
             patch.setattr(machine, "memory_bytes", lambda: 500)
-            with pytest.raises(ValueError, match=r"within the memory of this machine, 500 B, got one that needs \S+ [KM]?i?B"):
+            with pytest.raises(
+                ValueError, match=r"within the memory of this machine, 500 B, got one that needs \S+ [KM]?i?B"
+            ):
                 make()
 
 
@@ -486,7 +488,9 @@ def test_an_index_means_the_same_in_every_integer_type(dtype):
             np.testing.assert_allclose(cell.step(sparse, cell.initial_state(), symbol), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [sg.bptt, lambda *a: sg.snap(*a, order=1), lambda *a: sg.snap(*a, order=1, episodic=True)])
+@pytest.mark.parametrize(
+    "make", [sg.bptt, lambda *a: sg.snap(*a, order=1), lambda *a: sg.snap(*a, order=1, episodic=True)]
+)
 def test_gradients_are_those_of_the_one_hots_in_every_integer_type(make):
     cell = sg.Vanilla(300, 2)
     params = sg.Params(cell.init(KEY, 0.5), jnp.ones(2))
@@ -494,7 +498,9 @@ def test_gradients_are_those_of_the_one_hots_in_every_integer_type(make):
     state, targets = algorithm.init(params, 4), jnp.ones((1, 4))
     for dtype in (np.int8, np.uint8, np.uint32, np.int64, np.uint64):
         largest = np.iinfo(dtype).max
-        symbols = np.array([[0, 44, largest, np.iinfo(dtype).min]], dtype)  # all but the first are outside, in wide types
+        symbols = np.array(
+            [[0, 44, largest, np.iinfo(dtype).min]], dtype
+        )  # all but the first are outside, in wide types
         vectors = jnp.asarray(symbols.astype(float)[..., None] == np.arange(300.0), float)
         found, _ = algorithm.grad(params, state, symbols, targets)
         expected, _ = algorithm.grad(params, state, vectors, targets)
@@ -519,7 +525,9 @@ def test_wide_integers_are_refused_where_jax_would_wrap_them_round():
                 cell.step(weights, cell.initial_state(), symbol)
         algorithm = sg.bptt(cell, lambda readout, h, target: h.sum())
         params = sg.Params(weights, ())
-        with pytest.raises(ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776, which"):
+        with pytest.raises(
+            ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776, which"
+        ):
             algorithm.grad(params, algorithm.init(params, 1), np.array([[2**40]]), jnp.zeros((1, 1)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.tasks.base import Task
 from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
@@ -92,7 +94,13 @@ def seed_in_range(seed: int) -> None:
 def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
     """The recurrent network that the options name, as it is before training."""
     cell = CELLS[options.cell](inputs, options.units)
-    return cell, cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    params = cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    if not 0 < options.initial_scale < math.inf:
+        raise ValueError(f"`initial_scale` must be a number > 0, got {options.initial_scale}")
+    if options.initial_scale == 1:
+        return cell, params
+    recurrent = SparseMatrix(options.initial_scale * params.recurrent.values, params.recurrent.pattern)
+    return cell, params._replace(recurrent=recurrent)
 
 
 def _keys(options: Options) -> jax.Array:
@@ -118,7 +126,7 @@ def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int
 
 def _task(options: Options) -> tuple[Task, Corpus | None]:
     if isinstance(options, CopyOptions):
-        return Copy(options.length), None
+        return Copy(options.length, options.minibatch), None
     assert isinstance(options, CharsOptions)
     arguments.positive_integer("validate_every", options.validate_every)
     if options.continuous and options.length is not None:

@@ -40,6 +40,9 @@ class Options:
     rank: int | None = None
     """Number of independent estimates that are averaged; 1 unless given. For uoro only."""
 
+    initial_scale: float = 1.0
+    """Factor of the initial recurrent weights, whose variance is 1 / fan-in before it."""
+
     influence_dtype: Literal["bfloat16"] | None = None
     """Store the influence in half the memory. For snap, rtrl and rflo."""
 
@@ -63,6 +66,9 @@ class Options:
 
     clip: float | None = None
     """Scale gradients down to this global norm where theirs is larger."""
+
+    skip_idle: bool = False
+    """Leave weights and optimiser as they are at updates that have nothing to learn from: no target in the window."""
 
     weight_decay: float | None = None
     """Decoupled decay of the weight matrices, not of biases: times the learning rate, at every update."""
@@ -112,6 +118,9 @@ class CopyOptions(Options):
 
     length: int | None = None
     """Train on strings of this one length, without a curriculum."""
+
+    minibatch: Literal["sequences", "window"] = "sequences"
+    """What must cost below 0.15 bits per character for longer strings: as many sequences as lanes, or one update."""
 
 
 @dataclass(frozen=True)
