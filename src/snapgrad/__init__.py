@@ -6,9 +6,12 @@ from snapgrad import tasks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
+from snapgrad.algorithms.kf_rtrl import kf_rtrl
+from snapgrad.algorithms.ok import ok
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
+from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
 from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell
@@ -50,10 +53,13 @@ __all__ = [
     "bptt",
     "costs",
     "frozen",
+    "kf_rtrl",
     "multiply",
+    "ok",
     "rflo",
     "rtrl",
     "snap",
+    "snap_topk",
     "tasks",
     "uoro",
 ]
