@@ -6,10 +6,11 @@
     A_t = D_t A_tm1 / p_0  +  c_t M_t / p_1
     p_0 = sqrt(|D_t A_tm1| / |u_tm1|)                p_1 = sqrt(|M_t| / |z_t|)
 
-The scalings p equalise the norms of the two factors, which minimises the variance. The paper draws a sign for each of the
-two terms; only their product matters, so here is one. The noise is that of a sum of a vector and a matrix, far below UORO's
-of a vector as long as all parameters, for the work of D_t A: gates times units products with D. How J is laid out, and what
-becomes of cells with different derivatives by u and v: algorithms/kronecker.py.
+The scalings p equalise the norms of the two factors, which minimises the variance; any positive ones are unbiased. The
+paper draws a sign for each of the two terms; only their product matters, so one is drawn here. It is less noisy than
+UORO, whose second factor is as long as all parameters, for more work: D_t A is one product with D for every gate of
+every unit. algorithms/kronecker.py says how J is laid out, and what becomes of a cell, such as the GRU, whose
+derivatives by u and by v differ.
 """
 
 from __future__ import annotations

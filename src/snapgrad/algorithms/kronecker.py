@@ -3,17 +3,20 @@
     J_t ~ sum_n u_n (x) A_n            u_n: one number for each presynaptic value,  A_n [states, pre-activations]
 
 In a unit-wise cell a weight is multiplied by one presynaptic value and enters one pre-activation, so the immediate
-Jacobian is itself a Kronecker product, I_t = z_t (x) M_t (Mujika et al. 2018, lemma 1), of the presynaptic values z_t and
-the derivatives M_t = ds_t/d(pre-activations), with all gates side by side. One step is
+Jacobian is itself a Kronecker product, I_t = z_t (x) M_t (Mujika et al. 2018), of the presynaptic values z_t and the
+derivatives M_t = ds_t/d(pre-activations), with all gates side by side. One step is
 
-    sum_n u_n (x) D_t A_n  +  z_t (x) M_t            one term more than before, which the algorithm then `compress`es
+    sum_n u_n (x) D_t A_n  +  z_t (x) M_t
 
-Where u and v enter the rule only as their sum (vanilla, LSTM), z_t = [h_tm1, x_t, 1] as in the papers. Where they do not
-(the cuDNN variant of the GRU), the derivatives by u and by v differ, and J has two parts, each with a sum of its own: the
-columns of the recurrent parameters, with z_t = [h_tm1] or [h_tm1, 1], and those of the others, with z_t = [x_t, 1].
+which has one term more than before; the algorithm's `compress` makes as many as before of them.
 
-The sum lives on the grid of all pre-activations and all presynaptic values. With sparse weights the gradient is read at the
-entries that exist; an estimate that is unbiased on the grid is unbiased there.
+Where u and v enter the rule only as their sum (vanilla, LSTM), z_t = [h_tm1, x_t, 1] as in the papers. Where they do
+not (the cuDNN variant of the GRU), the derivatives by u and by v differ, and J has two parts, each with a sum of its
+own: the columns of the recurrent parameters, with z_t = [h_tm1] or [h_tm1, 1], and those of the others, with
+z_t = [x_t, 1].
+
+The sum lives on the grid of all pre-activations and all presynaptic values. With sparse weights the gradient is read
+at the entries that exist; an estimate that is unbiased on the whole grid is unbiased there.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
             signs = jax.random.rademacher(sign_key, shape, param_dtype(params))
             ready = kernel.ready(params)
 
-            def one(parts: tuple[Terms, ...], s_tm1: jax.Array, x_t: Any, delta_t: jax.Array, signs_t: jax.Array) -> Any:
+            def one(
+                parts: tuple[Terms, ...], s_tm1: jax.Array, x_t: Any, delta_t: jax.Array, signs_t: jax.Array
+            ) -> Any:
                 """One step of one example: the sums, and for each of them what the gradient is made of."""
                 by_D = propagation(cell, ready, s_tm1, x_t)
                 grown = tuple(

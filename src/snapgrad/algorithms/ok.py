@@ -6,12 +6,13 @@
     L = Q_L T_L,  R = Q_R T_R,  T_L T_R^T = U diag(d) V^T                      QR, QR, and a small SVD
     L' = Q_L U X,  R' = Q_R V X,  E[X X^T] = diag(d)                           X [r + 1, r], random
 
-Of all random X the one that is chosen has the least variance. Let m be the smallest number such that what follows the m
-largest values, d_{m+1} .. d_{r+1} with the sum s, has none above s / (r - m). The m largest are kept as they are; the
-others become (s / (r - m)) (1 - z z^T) with z_i = sqrt(1 - d_i (r - m) / s), a projection of rank r - m that has them on its
-diagonal. Random signs c make what stands beside the diagonal vanish in expectation: X X^T is multiplied by c_i c_j.
+Of all such X the one that is chosen has the least variance. Let m be the smallest number such that what follows the m
+largest values, d_{m+1} .. d_{r+1} with the sum s, has none above s / (r - m). The m largest are kept as they are. The
+others become (s / (r - m)) (1 - z z^T) with z_i = sqrt(1 - d_i (r - m) / s): a multiple of a projection of rank r - m
+that has them on its diagonal. Random signs c, by which row i of X is multiplied, make what stands beside the diagonal
+vanish in expectation.
 
-Where J's part has no more than r presynaptic values nothing is left out, and it is exact RTRL.
+Where a part of J (algorithms/kronecker.py) has no more than r presynaptic values, nothing is left out: exact RTRL.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def ok(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") -> A
     Args:
         cell: the recurrent cell, an `sg.UnitCell`: vanilla, the cuDNN variant of the GRU, LSTM, or one of your own.
         loss: (readout, h, target) -> scalar for one example at one step.
-        rank: r, number of Kronecker products that are kept; the paper takes up to 16.
+        rank: r, number of Kronecker products that are kept.
         backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
     """
     arguments.positive_integer("rank", rank)

@@ -1,13 +1,14 @@
-"""SnAp by magnitude (the alternative that Menick et al. 2020 name in section 3): the full product, then the k largest.
+"""SnAp by magnitude, the alternative that Menick et al. 2020 name beside fixed patterns: the full product, then top-k.
 
     J_t = top_k(I_t + D_t J_tm1)            g_t = dL_t/ds_t . J_t
 
 top_k keeps, in every column of J (the influence of one parameter) and for every example, the k entries of the largest
-magnitude, and sets the others to zero. Which they are changes from step to step and depends on values, so the bias is less
-than that of a fixed pattern with as many entries, at the cost of exact RTRL. With k = states it is exact RTRL.
+magnitude, and sets the others to zero. Which they are depends on values and changes from step to step. In the paper's
+words this "would reduce the bias of the approximation but increase its cost", to that of exact RTRL and the selection.
+With k = states it is exact RTRL.
 
-J is one dense array here, and the selection runs in plain JAX whatever the backend: this is for the study of what could be
-kept, not for speed. `backend` decides on the products with the weights.
+J is one dense array here, and the selection runs in plain JAX whatever the backend: this is for the study of what could
+be kept, not for speed. `backend` decides on the products with the weights.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
 
     def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> jax.Array:
         n_states, n_params = (ravel_pytree(tree)[0].size for tree in (cell.initial_state(), params))
-        if k > n_states:
-            raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")
         return jnp.zeros((batch_size, n_params, n_states), param_dtype(params))  # J, transposed
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
@@ -82,7 +81,11 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
     def restart(kernel: Kernel, J: jax.Array, where: jax.Array) -> jax.Array:
         return select_lanes(where, jnp.zeros((), J.dtype), J)
 
-    return build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart), backend)
+    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart), backend)
+    n_states = ravel_pytree(cell.initial_state())[0].size
+    if k > n_states:
+        raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")
+    return algorithm
 
 
 def _largest(J: jax.Array, k: int) -> jax.Array:
