@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from snapgrad import tasks
+from snapgrad import analysis, tasks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
@@ -49,6 +49,7 @@ __all__ = [
     "UnitCell",
     "UnitParams",
     "Vanilla",
+    "analysis",
     "backend_info",
     "bptt",
     "costs",

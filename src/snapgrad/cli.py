@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from snapgrad.commands.analyse import Analyse
 from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
@@ -27,6 +28,7 @@ Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
