@@ -12,7 +12,11 @@ from snapgrad.algorithms.kronecker import Terms, reads_sums
 from snapgrad.algorithms.ok import compress
 
 MASK = np.array([[True, False], [True, True]])  # of every gate
-CELLS = {"vanilla": sg.Vanilla(3, 2), "lstm": sg.LSTM(3, 2), "gru": sg.GRU(3, 2, recurrent_bias=True)}
+CELLS = {
+    "vanilla": sg.Vanilla(3, 2),
+    "lstm": sg.LSTM(3, 2, recurrent_bias=True),
+    "gru": sg.GRU(3, 2, recurrent_bias=True),
+}
 ALGORITHMS = {"kf_rtrl": sg.kf_rtrl, "ok": sg.ok, "ok_2": lambda *a: sg.ok(*a, rank=2)}
 RANK = {"kf_rtrl": 1, "ok": 1, "ok_2": 2}
 

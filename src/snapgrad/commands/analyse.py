@@ -94,11 +94,10 @@ def cells(row: Kept) -> tuple[str, ...]:
 def sequences(options: Options, experiment: Experiment, carry: Carry, number: int) -> Window:
     """Whole sequences that the run has not seen, from reset; copies of the length that the curriculum has reached."""
     task = experiment.trainer.task
-    if isinstance(options, CopyOptions):
-        level = task.level(carry.task)
-        task = Copy(options.length if level is None else int(level))
+    steps, level = task.sequence_steps(carry.task), task.level(carry.task)
+    if isinstance(options, CopyOptions) and level is not None:
+        task = Copy(int(level))  # all strings of that length; `steps` ends before the flag that a fixed length adds
     state = task.start(jax.random.fold_in(jax.random.key(options.seed), 1), number)
-    steps = task.sequence_steps(state)
     return task.window(task.data, state, CROP if steps is None else int(steps))[1]
 
 
