@@ -2,13 +2,16 @@
 
 from importlib.metadata import version
 
-from snapgrad import tasks
+from snapgrad import analysis, tasks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
+from snapgrad.algorithms.kf_rtrl import kf_rtrl
+from snapgrad.algorithms.ok import ok
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
+from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
 from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell, Patterns
@@ -53,6 +56,7 @@ __all__ = [
     "UnitCell",
     "UnitParams",
     "Vanilla",
+    "analysis",
     "backend_info",
     "bptt",
     "costs",
@@ -60,13 +64,16 @@ __all__ = [
     "from_torch",
     "frozen",
     "generate",
+    "kf_rtrl",
     "load",
     "load_run",
     "multiply",
+    "ok",
     "rflo",
     "rtrl",
     "save",
     "snap",
+    "snap_topk",
     "tasks",
     "to_torch",
     "uoro",

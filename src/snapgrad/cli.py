@@ -17,6 +17,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from snapgrad.commands.analyse import Analyse
 from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
@@ -34,6 +35,7 @@ Command = (
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from snapgrad import arguments
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Params
+from snapgrad.algorithms.kronecker import part_widths
 from snapgrad.cells.base import Cell
 from snapgrad.cells.unit import UnitCell
 from snapgrad.memory import readable
@@ -84,8 +85,9 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are products with
     weights, the update of what an algorithm carries (D J + I, decay J + I, UORO's two factors) and its contraction
     with dL/ds. Not counted is the element-wise work that all have alike: activations, their derivatives, forming I
-    and D, the readout, the optimiser. Memory is what the algorithm needs; kernels may pad it (the one in plain JAX to
-    like-sized blocks).
+    and D, the readout, the optimiser. The random algorithms are counted with rank 1, KF-RTRL and OK for unit-wise
+    cells only; `snap_topk` costs the same whatever its k, without the comparisons. Memory is
+    what the algorithm needs; kernels may pad it (the one in plain JAX to like-sized blocks).
 
     How this relates to the paper (Menick et al. 2020):
 
@@ -135,11 +137,13 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         "frozen": (states, forward),
         "rflo": (states + immediate, forward + 4 * immediate),
         "uoro": (2 * states + n_params, 2 * forward + 2 * through_state + 4 * n_params),
+        **(_kronecker(cell, states, n_params, forward, through_state) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
             window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
             2 * forward + 2 * int(blocks.product_sizes().sum()),
         ),
+        "snap_topk": (states * (1 + n_params), forward + 2 * (through_state + states) * n_params),
         "rtrl": (states + exact.kept, forward + _influence_flops(exact)),
     }
     itemsize = jnp.result_type(*jax.tree.leaves(params)).itemsize
@@ -161,6 +165,22 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         paper_vs_bptt=share * dynamics / 2,
         paper_vs_rtrl=share,
     )
+
+
+def _kronecker(
+    cell: UnitCell, states: int, n_params: int, forward: int, through_state: int
+) -> dict[str, tuple[int, int]]:
+    """KF-RTRL and OK of rank 1: entries held and flops a step."""
+    preactivations, widths = cell.gates * cell.units, part_widths(cell)
+    grid = preactivations * states  # of one A
+    held = states + sum(width + grid for width in widths)
+    # D A for every part, and the gradient at every parameter.
+    flops = forward + len(widths) * 2 * through_state * preactivations + 2 * n_params
+    # KF-RTRL scales and adds two terms; OK takes the QR of both, forms Q, and multiplies it by a 2 x 1 matrix.
+    return {
+        "kf_rtrl": (held, flops + sum(4 * grid + 2 * width for width in widths)),
+        "ok": (held, flops + sum(2 * grid + (16 + 4) * (grid + width) for width in widths)),
+    }
 
 
 def _influence_flops(blocks: Blocks) -> int:

@@ -32,6 +32,12 @@ def loss(value: Any) -> None:
         raise TypeError(f"`loss` must be a function (readout, h, target) -> scalar, got {type(value).__name__}")
 
 
+def key(algorithm: str, value: Any) -> None:
+    """Refuses what is not a PRNG key where an algorithm draws from one."""
+    if not isinstance(value, jax.Array):
+        raise ValueError(f"`key` must be a PRNG key for {algorithm}, which draws random signs, got {value!r}")
+
+
 def params(cell: Cell, value: Any) -> None:
     """Refuses what is not `sg.Params`, holds other than floats, or does not fit the cell."""
     if not isinstance(value, Params):

@@ -110,12 +110,14 @@ def _keys(options: Options) -> jax.Array:
 
 def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int | None) -> Algorithm:
     given: dict[str, Any] = {"backend": options.backend}
-    for name in ("order", "decay", "rank", "influence_dtype"):
+    for name in ("order", "decay", "rank", "k", "influence_dtype"):
         value = getattr(options, name)
         if value is not None and not takes(options.algorithm, name):
             raise ValueError(f"`{name}` must not be given with algorithm {options.algorithm!r}, got {value!r}")
         if value is not None:
             given[name] = value
+    if takes(options.algorithm, "k") and options.k is None:
+        raise ValueError(f"`k` must be an integer >= 1 with algorithm {options.algorithm!r}, got none")
     if takes(options.algorithm, "order"):
         given["order"] = options.snap_order
     # Windows that are whole sequences: the same gradient, computed the cheap way.

@@ -28,7 +28,7 @@ class Options:
     readout: Literal["linear", "mlp"] = "linear"
     """From the units to the classes: linear, or through 1024 hidden units as in the paper's language models."""
 
-    algorithm: Literal["bptt", "rtrl", "snap", "rflo", "uoro", "frozen"] = "snap"
+    algorithm: Literal["bptt", "rtrl", "snap", "snap_topk", "rflo", "uoro", "kf_rtrl", "ok", "frozen"] = "snap"
     """How gradients are computed."""
 
     order: int | None = None
@@ -38,7 +38,10 @@ class Options:
     """How much of the influence is left after a step; 1 unless given. For rflo only."""
 
     rank: int | None = None
-    """Number of independent estimates that are averaged; 1 unless given. For uoro only."""
+    """Independent estimates that uoro averages, or Kronecker products that ok keeps; 1 unless given."""
+
+    k: int | None = None
+    """Entries of every column of J that are kept. For snap_topk only, which needs it."""
 
     initial_scale: float = 1.0
     """Factor of the initial recurrent weights, whose variance is 1 / fan-in before it."""
