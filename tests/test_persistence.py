@@ -337,9 +337,9 @@ def test_foreign_files_are_refused(path, tmp_path):
     files.write_arrays(path, {"a": np.zeros(2)}, {})
     with pytest.raises(ValueError, match=r"`path` must be a file that sg.save wrote, got .* arrays but no tree"):
         sg.load(path)
-    with pytest.raises(FileNotFoundError, match=r"`path` must be a file, got .* is a folder"):
+    with pytest.raises(FileNotFoundError, match=r"`path` must be a file, got .* \(it is a folder or a device\)"):
         sg.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"`path` must be a file, got .* there is none"):
+    with pytest.raises(FileNotFoundError, match=r"`path` must be a file, got .* \(there is none\)"):
         sg.load(tmp_path / "none")
 
 

@@ -13,12 +13,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 import tyro
 from programs import as_in_a_program, assert_same_run, command, snapgrad
 
+import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
+from snapgrad.commands.export import Export
 from snapgrad.report.collect import collect
 from snapgrad.report.page import command as command_line
 from snapgrad.report.page import write
@@ -169,6 +173,48 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert list((runs[0].path / "tensorboard").iterdir())
     if given.task == "chars":
         assert sum("valid_bits" in record for record in runs[1].metrics()) in (1, 4)
+
+
+def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_path, text_file):
+    given = options.CharsOptions(corpus=str(text_file), units=5, sparsity=0.5, readout="linear", batch=4, length=20)
+    given = replace(given, tokens=400, log_every=200)
+    with as_in_a_program():
+        experiment = build(given)
+        run = RunDirectory.create(tmp_path / "run", given, experiment.data)
+        with pytest.raises(ValueError, match=r"a run must have a checkpoint to be loaded, got none in '.*run'"):
+            sg.load_run(run.path)
+        outcome = run_training(run, lambda record: None, experiment)
+        for status in ("finished", "interrupted"):
+            if status == "interrupted":
+                (run.path / "outcome.json").unlink()
+            loaded = sg.load_run(str(run.path))
+            valid = sg.tasks.corpus(str(text_file)).valid
+            assert sg.evaluate(*loaded[:3], valid, length=loaded.task.length) == outcome["valid_bits"]
+        assert loaded.options == given
+        untrained = np.asarray(experiment.params.cell.recurrent.values)
+        assert (np.asarray(loaded.params.cell.recurrent.values) != untrained).any()
+
+        Export(run.path).run()
+        ours = sg.load(run.path / "params.safetensors")
+        assert jax.tree.structure(ours) == jax.tree.structure(loaded.params)  # with the patterns
+        jax.tree.map(np.testing.assert_array_equal, ours, loaded.params)
+        Export(run.path, out=tmp_path / "x.safetensors", torch=True).run()
+        weights = safetensors.numpy.load_file(tmp_path / "x.safetensors")
+        np.testing.assert_array_equal(weights["weight_hh_l0"], loaded.params.cell.recurrent.to_dense())
+        assert not weights["bias_hh_l0"].any()
+        with pytest.raises(ValueError, match=r"a run must be a directory with a config.toml"):
+            sg.load_run(tmp_path)
+        with run.locked(), pytest.raises(ValueError, match="another process is training the run"):
+            sg.load_run(run.path)
+
+
+def test_the_command_exports(uninterrupted, tmp_path):
+    out = tmp_path / "weights.safetensors"
+    assert json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").stdout) == {"file": str(out)}
+    assert sg.load(out).cell.recurrent.values.dtype == np.float32
+    assert (
+        "`path` must be in a folder that exists" in snapgrad("export", uninterrupted, "--out", out / "x", code=2).stderr
+    )
 
 
 def test_a_run_does_not_go_on_with_another_text(tmp_path, text_file):

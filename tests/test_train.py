@@ -12,7 +12,6 @@ from variants import relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, takes
-from snapgrad.evaluate import evaluator
 from snapgrad.readouts import Readout
 from snapgrad.tasks.characters import Crops
 from snapgrad.tasks.copy import Copy
@@ -169,7 +168,7 @@ def test_weights_broken_by_the_last_update_are_noticed():
 def test_validation_predicts_every_byte_once(length, size):
     text = np.random.default_rng(1).integers(0, 256, size, np.uint8)
     cell, readout, params = network(Streams(text))
-    found = evaluator(cell, readout.loss, text, length, "auto")(params)
+    found = sg.evaluate(cell, readout, params, text, length=length)
     steps = length or -(-(size - 1) // 64)
 
     def read(s, pair):

@@ -17,9 +17,13 @@ from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
+from snapgrad.evaluate import evaluate
+from snapgrad.generate import generate
 from snapgrad.kernels.select import backend_info
 from snapgrad.persistence import load, save
+from snapgrad.pytorch import from_torch, to_torch
 from snapgrad.readouts import Readout
+from snapgrad.runs.loading import LoadedRun, load_run
 from snapgrad.sparsity.matrix import SparseMatrix, multiply
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.train import Carry, Progress, Trainer
@@ -37,6 +41,7 @@ __all__ = [
     "GeneralCell",
     "Gradient",
     "Info",
+    "LoadedRun",
     "Params",
     "Pattern",
     "Progress",
@@ -50,13 +55,18 @@ __all__ = [
     "backend_info",
     "bptt",
     "costs",
+    "evaluate",
+    "from_torch",
     "frozen",
+    "generate",
     "load",
+    "load_run",
     "multiply",
     "rflo",
     "rtrl",
     "save",
     "snap",
     "tasks",
+    "to_torch",
     "uoro",
 ]

@@ -20,6 +20,7 @@ from rich.console import Console
 from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
+from snapgrad.commands.export import Export
 from snapgrad.commands.info import Info
 from snapgrad.commands.report import Report
 from snapgrad.commands.train import Resume, Train
@@ -30,6 +31,7 @@ from snapgrad.runs.training import Diverged, Interrupted
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]

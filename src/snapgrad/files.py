@@ -74,7 +74,7 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
     given = repr(os.fspath(path))
     try:
         if not Path(path).is_file():
-            reason = "it is a folder" if Path(path).is_dir() else "there is none"
+            reason = "there is none" if not Path(path).exists() else "it is a folder or a device"
             raise FileNotFoundError(f"`path` must be a file, got {given} ({reason})")
         with open(path, "rb"), safe_open(path, framework="np") as file:  # Python's own errors, if it cannot be opened
             entry = (file.metadata() or {}).get(ENTRY)

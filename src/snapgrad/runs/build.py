@@ -18,12 +18,12 @@ from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
-from snapgrad.evaluate import evaluator
+from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.tasks.base import Task
-from snapgrad.tasks.characters import Crops
+from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
 from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
 from snapgrad.tasks.streams import Streams
@@ -36,8 +36,10 @@ CROP = 128  # bytes, as in the paper
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A trainer, how it begins, and how its result is validated."""
+    """A network with its trainer, how it begins, and how its result is validated."""
 
+    cell: UnitCell
+    readout: Readout
     trainer: Trainer
     params: Params
     key: jax.Array
@@ -69,11 +71,15 @@ def build(options: Options) -> Experiment:
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
     if text is None:
-        return Experiment(trainer, params, key, None, "")
+        return Experiment(cell, readout, trainer, params, key, None, "")
+    check_text(text.valid, 2)
     length = task.length if isinstance(task, Crops) else None
-    validate = evaluator(cell, readout.loss, text.valid, length, options.backend)
+
+    def validate(params: Params) -> float:
+        return evaluate(cell, readout, params, text.valid, length=length, backend=options.backend)
+
     digest = hashlib.sha256(text.train.tobytes() + text.valid.tobytes()).hexdigest()
-    return Experiment(trainer, params, key, validate, digest)
+    return Experiment(cell, readout, trainer, params, key, validate, digest)
 
 
 def seed_in_range(seed: int) -> None:
