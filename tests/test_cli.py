@@ -255,6 +255,14 @@ def test_output_that_cannot_be_written_is_one_sentence():
     assert (done.returncode, done.stderr) == (2, "error: cannot read or write: no space left on device\n")
 
 
+def test_a_pipe_that_is_closed_ends_the_command_quietly(monkeypatch):
+    def close():
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(machine, "describe", close)
+    assert answer("info") == (141, "", "")
+
+
 def test_commands_that_are_printed_can_be_pasted(begun, tmp_path):
     path = tmp_path / "it's a run"
     shutil.copytree(begun.path, path)

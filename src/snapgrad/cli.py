@@ -64,7 +64,8 @@ def main() -> None:
             code, text = answer(error)
             if TRACEBACK in os.environ:
                 traceback.print_exc()
-            messages.print(text, markup=False)
+            if text:
+                messages.print(text, markup=False)
             _drop_output()
             sys.exit(code)
         except KeyboardInterrupt:
@@ -93,6 +94,8 @@ def answer(error: Exception) -> tuple[int, str]:
             return 128 + error.number, str(error)
         case Diverged():
             return 1, f"error: {error}"
+        case BrokenPipeError():  # as `snapgrad info | head -1`: nobody reads on, and nobody needs to be told
+            return 128 + 13, ""
         case OSError():
             return 2, f"error: {disk.sentence(error)}"
         case ModuleNotFoundError():
