@@ -220,6 +220,18 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path, monkeypatch):
     assert [name for name in again.started if "snap" in name] == []  # what has a result is not trained again
 
 
+def test_a_run_of_two_experiments_is_trained_once(tmp_path):
+    one, two = tiny(learning_rate=[1e-3]), dataclasses.replace(tiny(learning_rate=[1e-3]), name="y")
+    sweep = runner.Sweep([one, two], "smoke", tmp_path, tmp_path / "runs")
+    assert len(sweep.missing()) == 2  # first seeds of two methods
+    run = results.missing(one, "smoke", {})[0]
+    results.write(results.path_of(tmp_path, one, "smoke"), [result(run, 4)])
+    assert run.identity not in {planned.identity for _, planned in sweep.missing()}
+    assert run.identity in results.read(results.path_of(tmp_path, two, "smoke"))
+    alone = Experiment("z", {**two.content, "smoke": {**two.content["smoke"], "jobs": 1}})
+    assert dataclasses.replace(sweep, experiments=[alone]).collected(alone) == {}
+
+
 class Silent:
     def show(self, waiting, running): ...
     def ended(self, experiment, run, result): ...

@@ -26,7 +26,7 @@ class Reproduce:
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """copy, lm-dense, lm-sparse, costs, staleness, wide, or all."""
+    """ablations, copy, costs, lm-dense, lm-sparse, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
     """smoke: seconds; small: hours on two cores; paper: the paper's own settings, for a big machine."""
@@ -76,7 +76,7 @@ class Reproduce:
             jobs = self.jobs or (1 if group[0] in alone else len(machine.cores()))
             sweep = Sweep(group, self.size, self.results, self.runs)
             total = sum(results.expected(one, self.size) for one in group)
-            waiting = len(sweep.missing())
+            waiting = len(sweep.missing())  # also takes over what another experiment has trained
             if not waiting:
                 continue
             Console(stderr=True, highlight=False).print(
