@@ -90,7 +90,7 @@ def as_window(xs: Any, targets: Any) -> tuple[jax.Array, Any]:
     xs = arguments.array("xs", xs)
     if jnp.issubdtype(xs.dtype, jnp.integer):
         xs = as_index(xs)
-    if isinstance(targets, list) and all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(targets)):
+    if isinstance(targets, list) and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(targets)):
         return xs, arguments.array("targets", targets)  # nested lists of numbers, not a pytree of scalars
     return xs, jax.tree.map(lambda leaf: arguments.array("targets", leaf), targets)
 
