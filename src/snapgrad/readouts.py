@@ -29,7 +29,9 @@ class Readout:
     def __post_init__(self) -> None:
         arguments.positive_integer("classes", self.classes)
         if not isinstance(self.hidden, tuple):
-            raise TypeError(f"`hidden` must be a tuple of widths, such as (1024,) or (), got {self.hidden!r}")
+            raise TypeError(
+                f"`hidden` must be a tuple of widths, such as (1024,) or (), got {arguments.shown(self.hidden)}"
+            )
         for width in self.hidden:
             arguments.positive_integer("hidden", width)
 

@@ -37,9 +37,10 @@ def params(cell: Cell, value: Any) -> None:
     if not isinstance(value, Params):
         raise TypeError(f"`params` must be sg.Params(cell=..., readout=...), got {type(value).__name__}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float) or not arguments.is_float(_dtype(leaf)):
+        dtype = _dtype(leaf)
+        if isinstance(dtype, str) or not arguments.is_float(dtype):
             where = jax.tree_util.keystr(path)
-            raise TypeError(f"`params` must hold floating-point arrays only, got {_dtype(leaf)} in params{where}")
+            raise TypeError(f"`params` must hold floating-point arrays only, got {dtype} in params{where}")
     cell.check(value.cell)
     dtypes = {str(_dtype(leaf)) for leaf in jax.tree.leaves(value.cell)}
     if len(dtypes) > 1:
@@ -47,6 +48,9 @@ def params(cell: Cell, value: Any) -> None:
 
 
 def _dtype(leaf: Any) -> Any:
+    """The dtype of a leaf, or what it is instead of an array."""
+    if isinstance(leaf, str | type):  # which JAX would take for the name of a dtype
+        return type(leaf).__name__
     try:
         return jnp.result_type(leaf)
     except TypeError:

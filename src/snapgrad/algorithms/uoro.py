@@ -56,7 +56,7 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
 
     def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Estimate:
         if not isinstance(key, jax.Array):
-            raise ValueError(f"`key` must be a PRNG key for uoro, which draws random signs, got {key!r}")
+            raise ValueError(f"`key` must be a PRNG key for uoro, which draws random signs, got {arguments.shown(key)}")
         n_states = ravel_pytree(cell.initial_state())[0].size
         n_params = ravel_pytree(params)[0].size
         dtype = param_dtype(params)

@@ -67,9 +67,13 @@ class UnitCell(Cell):
             arguments.positive_integer(name, getattr(self, name))
         arguments.boolean("recurrent_bias", self.recurrent_bias)
         try:
+            if np.iscomplexobj(self.initial_bias):
+                raise TypeError
             object.__setattr__(self, "initial_bias", tuple(float(value) for value in self.initial_bias))
         except (TypeError, ValueError):
-            raise TypeError(f"`initial_bias` must be numbers, one a gate, got {self.initial_bias!r}") from None
+            raise TypeError(
+                f"`initial_bias` must be numbers, one a gate, got {arguments.shown(self.initial_bias)}"
+            ) from None
         if len(self.initial_bias) not in (0, self.gates):
             raise ValueError(f"`initial_bias` must have one value a gate ({self.gates}), got {len(self.initial_bias)}")
         if not callable(self.rule):
@@ -212,7 +216,7 @@ class UnitCell(Cell):
     def step(self, params: UnitParams, s: jax.Array, x: jax.Array) -> jax.Array:
         if not isinstance(params, UnitParams):
             raise TypeError(f"`params` must be what {self}.init returns, got {type(params).__name__}")
-        if np.shape(s) != (self.states, self.units):
+        if not isinstance(s, jax.Array | np.ndarray) or s.shape != (self.states, self.units):
             raise ValueError(f"`s` must be a state of {self}, of shape {(self.states, self.units)}, got {describe(s)}")
         return apply_rule(self, s, *self.preactivations(params, s, x))
 
