@@ -1,4 +1,4 @@
-"""A table of wrong arguments for the whole Python interface: each gets its own sentence, and nothing is compiled first."""
+"""A table of wrong arguments for the whole Python interface: each gets a sentence of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from networks import CELLS, loss, network
+from networks import loss, network
 
 import snapgrad as sg
 from snapgrad import machine
@@ -137,10 +137,7 @@ def by_kind():
         wanted = "`key` must be one PRNG key, such as jax.random.key(0), got "
         yield f"key of {name}: {value!r}", lambda call=call, value=value: call(value), wanted
     for (name, call), value in itertools.product(ARRAYS.items(), ("abc", None, [[1], [1, 2]], object())):
-        if not (name == "targets" and not isinstance(value, str | object().__class__)) and (name, value) != (
-            "targets",
-            None,
-        ):
+        if (name, value) != ("targets", None):  # which is a pytree without leaves
             wanted = f"`{name}` must be an array of numbers, got {type(value).__name__} "
             yield f"{name}: {value!r}", lambda call=call, value=value: call(value), wanted
     for name, call in ARRAYS.items():
@@ -521,17 +518,9 @@ def test_wide_integers_are_refused_where_jax_would_wrap_them_round():
         cell = sg.Vanilla(4, 2)
         weights = cell.init(KEY)
         for symbol in (2**32, np.int64(2**40), np.uint64(2**63)):
-            with pytest.raises(ValueError, match="`x` must hold integers that JAX can represent, got .* int32"):
+            with pytest.raises(ValueError, match=r"`x` must hold integers that JAX can represent, got .* u?int32"):
                 cell.step(weights, cell.initial_state(), symbol)
         algorithm = sg.bptt(cell, lambda readout, h, target: h.sum())
         params = sg.Params(weights, ())
-        with pytest.raises(
-            ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776, which"
-        ):
+        with pytest.raises(ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776"):
             algorithm.grad(params, algorithm.init(params, 1), np.array([[2**40]]), jnp.zeros((1, 1)))
-
-
-def test_every_cell_keeps_its_dtype():
-    """A step that returns another dtype than it was given is refused before anything is scanned."""
-    for name, cell in CELLS.items():
-        cell.check(network(name).params.cell)

@@ -43,7 +43,9 @@ def test_a_wrong_word_names_the_file_and_the_nearest_option():
         tiny(networks={"one": {"unit": 3}}).choices("smoke")
     with pytest.raises(ValueError, match=r"`methods` of x\.toml must have 'SnAp-9', got BPTT, SnAp-1"):
         tiny(methods=["SnAp-9"]).choices("smoke")
-    with pytest.raises(ValueError, match=r"`name` must be one of ablations, copy, costs, influence, .* or all, got 'figure5'"):
+    with pytest.raises(
+        ValueError, match=r"`name` must be one of ablations, copy, costs, influence, .* or all, got 'figure5'"
+    ):
         experiment.load("figure5")
 
 

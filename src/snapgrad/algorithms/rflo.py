@@ -16,6 +16,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+from snapgrad import arguments
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.snap import forward_in_time, stored_in
@@ -36,7 +37,7 @@ def rflo(
         backend: as in `sg.snap`.
     """
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
-        raise ValueError(f"`decay` must be a number in [0, 1], got {decay!r}")
+        raise ValueError(f"`decay` must be a number in [0, 1], got {arguments.shown(decay)}")
 
     rule = forward_in_time(cell, 1, influence_dtype, decay=float(decay))
     return build(f"rflo(decay={float(decay)}){stored_in(influence_dtype)}", cell, loss, rule, backend)

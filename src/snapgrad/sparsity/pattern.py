@@ -192,7 +192,7 @@ def _checked_shape(shape: Any) -> tuple[int, int]:
     try:
         rows, cols = (operator.index(n) for n in shape)
     except (TypeError, ValueError):
-        raise TypeError(f"`shape` must be two integers (rows, cols), got {shape!r}") from None
+        raise TypeError(f"`shape` must be two integers (rows, cols), got {arguments.shown(shape)}") from None
     if rows < 0 or cols < 0 or rows * cols >= 1 << 63:
         raise ValueError(f"`shape` must be two integers >= 0 with a product below 2^63, got {(rows, cols)}")
     return rows, cols
@@ -205,7 +205,7 @@ def _coordinates(name: str, given: Any) -> NDArray[np.int64]:
         raise TypeError(f"`{name}` must be a vector of integers, got a {type(given).__name__}") from None
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"`{name}` must be a vector of integers, got {array.dtype}")
-    return array.astype(np.int64)
+    return array.astype(np.int64) if array.size else np.zeros(array.shape, np.int64)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
