@@ -14,6 +14,7 @@ from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.stack import Stack, stack
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
@@ -42,6 +43,7 @@ __all__ = [
     "Progress",
     "Readout",
     "SparseMatrix",
+    "Stack",
     "State",
     "Trainer",
     "UnitCell",
@@ -55,6 +57,7 @@ __all__ = [
     "rflo",
     "rtrl",
     "snap",
+    "stack",
     "tasks",
     "uoro",
 ]

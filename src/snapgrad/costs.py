@@ -12,6 +12,7 @@ from snapgrad import arguments
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
+from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitCell
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.sparsity.reach import Blocks, influence_blocks
@@ -126,7 +127,8 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
 
     weights = sum(matrix.pattern.nnz for matrix in _matrices(params))
     # The gradient with respect to the input is never needed; only unit-wise cells say which weights read it.
-    through_state = params.recurrent.pattern.nnz if isinstance(cell, UnitCell) else weights
+    first = params[0] if isinstance(cell, Stack) else params
+    through_state = weights - (first.input.pattern.nnz if isinstance(cell, UnitCell | Stack) else 0)
     forward = 2 * weights
     per_example = {  # (entries held beside the parameters, flops a step)
         "bptt": (window * states, 2 * forward + 2 * through_state),

@@ -12,7 +12,7 @@ That is O(units) differentiation; no units x units Jacobian is ever differentiat
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -71,6 +71,7 @@ class UnitJacobians(Jacobians):
     def __init__(self, cell: UnitCell, recurrent: Pattern, input: Pattern):
         self.cell = cell
         self._structure = rule_structure(cell)
+        self._input = input
         self._build_dynamics(recurrent)
         self._build_immediate(recurrent, input)
 
@@ -81,17 +82,15 @@ class UnitJacobians(Jacobians):
 
     def _build_dynamics(self, recurrent: Pattern) -> None:
         k, states = self.cell.units, self.cell.states
-        weight_gate, weight_unit, source = recurrent.rows // k, recurrent.rows % k, recurrent.cols
-        component, weight = np.nonzero(self._structure.by_recurrent[:, weight_gate])  # V[a, g] of every weight
+        weight, by_row, derivative = self._through(recurrent, self._structure.by_recurrent, self._by_recurrent)
         own_to, own_from = np.nonzero(self._structure.by_state)  # A[a, b]
         units = np.arange(k)
-        rows = [component * k + weight_unit[weight], (own_to[:, None] * k + units).ravel()]
-        cols = [source[weight], (own_from[:, None] * k + units).ravel()]
+        rows = [by_row, (own_to[:, None] * k + units).ravel()]
+        cols = [recurrent.cols[weight], (own_from[:, None] * k + units).ravel()]
         self.dynamics = Pattern(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
 
         # Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one.
         by_weight = self.dynamics.find(rows[0], cols[0])
-        derivative = self._by_recurrent(weight_unit[weight], component, weight_gate[weight])
         by_own = self.dynamics.find(rows[1], cols[1])
         own = self._by_state(np.tile(units, len(own_to)), np.repeat(own_to, k), np.repeat(own_from, k))
         self._dynamics_terms = (
@@ -100,6 +99,25 @@ class UnitJacobians(Jacobians):
             np.concatenate([weight, np.full(by_own.shape, recurrent.nnz)]),
         )
         self._weights = recurrent.nnz
+
+    def _through(self, weights: Pattern, exists: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What U or V makes of every weight: the weight, the state entry that it acts on, and by which derivative."""
+        gate, unit = weights.rows // self.cell.units, weights.rows % self.cell.units
+        component, weight = np.nonzero(exists[:, gate])
+        entry = component * self.cell.units + unit[weight]
+        return weight, entry, place(unit[weight], component, gate[weight])
+
+    @cached_property
+    def by_input(self) -> Pattern:
+        """[states, inputs]: the pattern of ds_t/dx_t."""
+        weight, rows, _ = self._through(self._input, self._structure.by_input, self._by_input)
+        return Pattern(rows, self._input.cols[weight], (self.dynamics.shape[0], self.cell.inputs))
+
+    @cached_property
+    def _input_sums(self) -> Sums:
+        weight, rows, derivative = self._through(self._input, self._structure.by_input, self._by_input)
+        which = self.by_input.find(rows, self._input.cols[weight])
+        return Sums.of((self._derivatives, self._input.nnz), self.by_input.nnz, which, derivative, weight)
 
     def _build_immediate(self, recurrent: Pattern, input: Pattern) -> None:
         k, states, gates = self.cell.units, self.cell.states, self.cell.gates
@@ -184,6 +202,11 @@ class UnitJacobians(Jacobians):
     def dynamics_at(self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int) -> AtBatch:
         derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=False)
         return lambda s_tm1, x_t: kernel.sums(sums, self._in_one(derivatives_at(s_tm1, x_t), tile), _weights(params))
+
+    def by_input_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
+        """The function (s_tm1, x_t) -> values of ds_t/dx_t = U W_x, for a batch, in tiles."""
+        derivatives_at, weights = self._derivatives_at(kernel, params), params.input.values[None, :, None]
+        return lambda s_tm1, x_t: kernel.sums(self._input_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), weights)
 
     def immediate_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
         cell, derivatives_at = self.cell, self._derivatives_at(kernel, params)
