@@ -171,7 +171,7 @@ def text_file(tmp_path_factory):
     [
         options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
         options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
-        options.CharsOptions(algorithm="snap", units=5, validate_every=1000, length=20),
+        options.CharsOptions(algorithm="snap", units=5, layers=2, validate_every=1000, length=20),
         options.CharsOptions(algorithm="rflo", units=5, continuous=True, update_every=3, tensorboard=True),
     ],
     ids=lambda given: given.algorithm,
@@ -332,6 +332,7 @@ def test_the_command_on_the_page_is_the_run():
     ("args", "message"),
     [
         (["--units", "0"], "`units` must be an integer >= 1, got 0"),
+        (["--layers", "0"], "`layers` must be an integer >= 1, got 0"),
         (["--sparsity", "1"], r"`sparsity` must be a number in [0, 1), got 1.0"),
         (["--algorithm", "bptt", "--order", "2"], "`order` must not be given with algorithm 'bptt', got 2"),
         (["--optimiser", "adm"], "got 'adm'; did you mean 'adam'?"),

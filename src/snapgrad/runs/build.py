@@ -19,7 +19,8 @@ from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
-from snapgrad.cells.unit import UnitCell, UnitParams
+from snapgrad.cells.stack import Stack, stack
+from snapgrad.cells.unit import UnitCell
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.evaluate import evaluator
 from snapgrad.readouts import Readout
@@ -53,7 +54,7 @@ class Experiment:
 
 def build(options: Options) -> Experiment:
     """Everything that the options name; refuses what does not fit together before anything is compiled."""
-    for name in ("units", "batch", "tokens", "log_every"):
+    for name in ("units", "layers", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
     if not 0 <= options.seed < 2**32:
@@ -80,9 +81,15 @@ def build(options: Options) -> Experiment:
     return Experiment(trainer, params, key, validate, digest)
 
 
-def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
+def layered(name: str, inputs: int, units: int, layers: int) -> UnitCell | Stack:
+    """The cell of that name, or a stack of so many of them."""
+    cells = [CELLS[name](units if layer else inputs, units) for layer in range(layers)]
+    return stack(*cells) if layers > 1 else cells[0]
+
+
+def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
     """The recurrent network that the options name, as it is before training."""
-    cell = CELLS[options.cell](inputs, options.units)
+    cell = layered(options.cell, inputs, options.units, options.layers)
     return cell, cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
 
 
