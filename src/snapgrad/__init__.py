@@ -10,6 +10,7 @@ from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
 from snapgrad.algorithms.uoro import uoro
+from snapgrad.cells.adapt import AdaptedCell, cell
 from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
@@ -29,6 +30,7 @@ __version__ = version("snapgrad")
 __all__ = [
     "GRU",
     "LSTM",
+    "AdaptedCell",
     "Algorithm",
     "Carry",
     "Cell",
@@ -51,6 +53,7 @@ __all__ = [
     "Vanilla",
     "backend_info",
     "bptt",
+    "cell",
     "costs",
     "frozen",
     "multiply",

@@ -36,7 +36,7 @@ class Groups:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Where the values of each group begin."""
-        sizes = np.diff(self.entries.row_starts) * self._widths
+        sizes = np.diff(self.entries.row_starts) * self.widths
         return np.concatenate([[0], np.cumsum(sizes)])
 
     @property
@@ -48,17 +48,18 @@ class Groups:
     def entry_param(self) -> NDArray[np.int32]:
         """The parameter of every entry of I."""
         group = self.entries.rows[self.entry_credit]
-        nth = (np.arange(self.nnz) - self.starts[group]) % self._widths[group]
+        nth = (np.arange(self.nnz) - self.starts[group]) % self.widths[group]
         return self.params.cols[self.params.row_starts[group] + nth]
 
     @cached_property
     def entry_credit(self) -> NDArray[np.int64]:
         """The entry of `entries` (a group and a state entry) that every entry of I belongs to."""
-        return np.repeat(np.arange(self.entries.nnz), self._widths[self.entries.rows])
+        return np.repeat(np.arange(self.entries.nnz), self.widths[self.entries.rows])
 
-    @property
-    def _widths(self) -> NDArray[np.int64]:
-        return np.diff(self.params.row_starts)
+    @cached_property
+    def widths(self) -> NDArray[np.int64]:
+        """The number of parameters of each group."""
+        return np.bincount(self.of_param, minlength=self.entries.shape[0])
 
     @cached_property
     def params(self) -> Pattern:
@@ -105,9 +106,9 @@ class Blocks:
     def heights(self) -> NDArray[np.int64]:
         return np.diff(self.reach.row_starts)
 
-    @cached_property
+    @property
     def widths(self) -> NDArray[np.int64]:
-        return np.diff(self.groups.params.row_starts)
+        return self.groups.widths
 
     @property
     def kept(self) -> int:
@@ -123,6 +124,8 @@ class Blocks:
 
     def product_sizes(self) -> NDArray[np.int64]:
         """nnz(D[R, R]) of every block: the multiply-adds that one column of it costs a step."""
+        if self.reach.is_full:
+            return np.full(self.reach.shape[0], self.dynamics.nnz)
         reach, dynamics = _csr(self.reach), _csr(self.dynamics)
         return np.asarray(_dot(reach, dynamics.T.tocsr()).multiply(reach).sum(axis=1)).ravel().astype(np.int64)
 
@@ -131,13 +134,15 @@ class Blocks:
 def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Blocks:
     """The blocks of SnAp-`order`; `order=None` follows the graph to its end, which is exact RTRL."""
     reach, spread = _csr(groups.entries), _csr(dynamics).T.tocsr()
-    steps = 0
-    while order is None or steps < order - 1:
+    steps, everything = 0, groups.entries.shape[0] * groups.entries.shape[1]
+    while (order is None or steps < order - 1) and reach.nnz < everything:
         wider = reach + _dot(reach, spread)
         wider.data[:] = 1
         if wider.nnz == reach.nnz:
             break
         reach, steps = wider, steps + 1
+    if reach.nnz == everything:  # as on a dense network: nothing is left to find out
+        return Blocks(groups, dynamics, dynamics, Pattern.full(groups.entries.shape))
     used = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
     reach = reach.tocoo()
     return Blocks(
