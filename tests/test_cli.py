@@ -24,6 +24,7 @@ CHARS = "train", "chars"
 # Words that stand for what the fixture `place` makes: FILE, EMPTY (a file), FOLDER, MISSING.
 COMMANDS = [
     ((*COPY, "--units", "0"), "`units` must be an integer >= 1, got 0"),
+    ((*COPY, "--layers", "0"), "`layers` must be an integer >= 1, got 0"),
     ((*COPY, "--batch", "-1"), "`batch` must be an integer >= 1, got -1"),
     ((*COPY, "--tokens", "0"), "`tokens` must be an integer >= 1, got 0"),
     ((*COPY, "--log-every", "0"), "`log_every` must be an integer >= 1, got 0"),

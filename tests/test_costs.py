@@ -67,6 +67,14 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     assert methods["rtrl"].flops == methods["frozen"].flops + 5 * 27 * (2 * 25 + 2 * 5)
 
 
+def test_backpropagation_through_a_stack_spares_only_the_input_of_its_first_layer():
+    cell = sg.stack(sg.Vanilla(3, 5), sg.Vanilla(5, 4))
+    methods = sg.costs(cell, cell.init(jax.random.key(0))).methods
+    weights = 5 * 5 + 5 * 3 + 4 * 4 + 4 * 5
+    assert methods["frozen"].flops == 2 * weights
+    assert methods["bptt"].flops == 2 * 2 * weights + 2 * (weights - 5 * 3)
+
+
 @pytest.mark.parametrize(("name", "units"), PRINTED)
 def test_the_papers_table_follows_from_the_structural_count(name, units):
     sparsity, versus_bptt, versus_rtrl = PRINTED[name, units]

@@ -139,7 +139,7 @@ def text_file(tmp_path_factory):
         options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
         options.CopyOptions(algorithm="ok", rank=2, units=5),
         options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
-        options.CharsOptions(algorithm="snap", units=5, validate_every=1000, length=20),
+        options.CharsOptions(algorithm="snap", units=5, layers=2, validate_every=1000, length=20),
         options.CharsOptions(
             algorithm="rflo",
             units=5,

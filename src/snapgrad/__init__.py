@@ -13,10 +13,12 @@ from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
 from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
+from snapgrad.cells.adapt import AdaptedCell, cell
 from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.stack import Stack, stack
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
@@ -36,6 +38,7 @@ __version__ = version("snapgrad")
 __all__ = [
     "GRU",
     "LSTM",
+    "AdaptedCell",
     "Algorithm",
     "Carry",
     "Cell",
@@ -51,6 +54,7 @@ __all__ = [
     "Progress",
     "Readout",
     "SparseMatrix",
+    "Stack",
     "State",
     "Trainer",
     "UnitCell",
@@ -59,6 +63,7 @@ __all__ = [
     "analysis",
     "backend_info",
     "bptt",
+    "cell",
     "costs",
     "evaluate",
     "from_torch",
@@ -74,6 +79,7 @@ __all__ = [
     "save",
     "snap",
     "snap_topk",
+    "stack",
     "tasks",
     "to_torch",
     "uoro",

@@ -35,7 +35,9 @@ def loss(value: Any) -> None:
 def key(algorithm: str, value: Any) -> None:
     """Refuses what is not a PRNG key where an algorithm draws from one."""
     if not isinstance(value, jax.Array):
-        raise ValueError(f"`key` must be a PRNG key for {algorithm}, which draws random signs, got {arguments.shown(value)}")
+        raise ValueError(
+            f"`key` must be a PRNG key for {algorithm}, which draws random signs, got {arguments.shown(value)}"
+        )
 
 
 def params(cell: Cell, value: Any) -> None:

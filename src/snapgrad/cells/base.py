@@ -37,6 +37,11 @@ class Jacobians(abc.ABC):
     dynamics: Pattern  # [states, states], the pattern of D
     groups: Groups  # the pattern of I
 
+    @property
+    def unseen(self) -> int:
+        """Entries of D and I that detection may have kept for nothing; none where patterns follow from a rule."""
+        return 0
+
     @abc.abstractmethod
     def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
         """The function (s_tm1, x_t) -> values of D_t at the `wanted` part of its pattern.

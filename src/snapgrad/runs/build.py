@@ -17,6 +17,7 @@ from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.stack import Stack, stack
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.evaluate import evaluate
@@ -55,7 +56,7 @@ class Experiment:
 
 def build(options: Options) -> Experiment:
     """Everything that the options name; refuses what does not fit together before anything is compiled."""
-    for name in ("units", "batch", "tokens", "log_every"):
+    for name in ("units", "layers", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
     seed_in_range(options.seed)
@@ -91,16 +92,26 @@ def seed_in_range(seed: int) -> None:
         raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
 
 
-def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
+def layered(name: str, inputs: int, units: int, layers: int) -> UnitCell | Stack:
+    """The cell of that name, or a stack of so many of them."""
+    cells = [CELLS[name](units if layer else inputs, units) for layer in range(layers)]
+    return stack(*cells) if layers > 1 else cells[0]
+
+
+def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
     """The recurrent network that the options name, as it is before training."""
-    cell = CELLS[options.cell](inputs, options.units)
+    cell = layered(options.cell, inputs, options.units, options.layers)
     params = cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
     if not 0 < options.initial_scale < math.inf:
         raise ValueError(f"`initial_scale` must be a number > 0, got {options.initial_scale}")
-    if options.initial_scale == 1:
-        return cell, params
-    recurrent = SparseMatrix(options.initial_scale * params.recurrent.values, params.recurrent.pattern)
-    return cell, params._replace(recurrent=recurrent)
+
+    def scaled(layer: UnitParams) -> UnitParams:
+        recurrent = layer.recurrent
+        return layer._replace(recurrent=SparseMatrix(options.initial_scale * recurrent.values, recurrent.pattern))
+
+    if options.initial_scale != 1:
+        params = jax.tree.map(scaled, params, is_leaf=lambda node: isinstance(node, UnitParams))
+    return cell, params
 
 
 def _keys(options: Options) -> jax.Array:

@@ -19,6 +19,9 @@ class Options:
     units: int = 64
     """Its units."""
 
+    layers: int = 1
+    """So many of these cells on top of each other, each reading the h of the one below; the readout sees the last."""
+
     sparsity: float = 0.75
     """Share of its weights that do not exist, chosen at random; 0 is dense."""
 
