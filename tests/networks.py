@@ -73,7 +73,7 @@ CELLS = {
     "odd": sg.UnitCell(odd_rule, INPUTS, UNITS, gates=2, states=3),
     "gru_original": sg.GRU(INPUTS, UNITS, variant="original"),
     "two_layers": TwoLayers(INPUTS, UNITS),
-    "stack": sg.stack(sg.LSTM(INPUTS, 4), sg.GRU(4, UNITS)),
+    "stack": sg.stack(sg.GRU(INPUTS, 4), sg.GRU(4, UNITS)),
 }
 SPARSE = 0.8
 SPARSITIES = {"dense": 0.0, "sparse": SPARSE}
