@@ -26,7 +26,7 @@ from snapgrad.files import read_arrays
 from snapgrad.runs.directory import RunDirectory
 
 OPTIONS = shlex.split(
-    "--units 4 --order 1 --batch 2 --tokens 3000 --log-every 10 --checkpoint-every 0 --backend reference"
+    "--units 4 --order 1 --batch 2 --tokens 1500 --log-every 10 --checkpoint-every 0 --backend reference"
 )
 
 

@@ -73,6 +73,7 @@ CELLS = {
     "odd": sg.UnitCell(odd_rule, INPUTS, UNITS, gates=2, states=3),
     "gru_original": sg.GRU(INPUTS, UNITS, variant="original"),
     "two_layers": TwoLayers(INPUTS, UNITS),
+    "stack": sg.stack(sg.GRU(INPUTS, 4), sg.GRU(4, UNITS)),
 }
 SPARSE = 0.8
 SPARSITIES = {"dense": 0.0, "sparse": SPARSE}
@@ -103,14 +104,18 @@ def network(name, sparsity=SPARSE, *, steps=STEPS, batch=BATCH, dtype=np.float64
     def random(*shape):
         return jnp.asarray(draw.normal(size=shape), dtype)
 
-    if isinstance(cell, sg.UnitCell) and sparsity > 0:
+    def fresh(cell):
+        if isinstance(cell, sg.Stack):
+            return tuple(map(fresh, cell.cells))
+        if not isinstance(cell, sg.UnitCell) or sparsity == 0:
+            return cell.init(jax.random.key(0), sparsity)
         # One weight at least in every row: with none, v would be zero, and the reset gate of a GRU that multiplies it
         # would look to a numerical oracle as if it had no influence.
         mask = draw.random((cell.gates * cell.units, cell.units)) > sparsity
         mask[np.arange(len(mask)), draw.integers(0, cell.units, len(mask))] = True
-        cell_params = cell.init(jax.random.key(0), sparsity, recurrent_mask=mask)
-    else:
-        cell_params = cell.init(jax.random.key(0), sparsity)
+        return cell.init(jax.random.key(0), sparsity, recurrent_mask=mask)
+
+    cell_params = fresh(cell)
     cell_params = jax.tree.map(
         lambda leaf: jnp.asarray(np.asarray(leaf) + 0.5 * draw.normal(size=leaf.shape), dtype), cell_params
     )

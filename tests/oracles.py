@@ -107,13 +107,19 @@ def drifted(params, amount):
     return jax.tree.map(lambda leaf: leaf + amount * np.cos(np.arange(leaf.size)).reshape(leaf.shape), params)
 
 
-def influence_gradient(name, sparsity, order, *, restart=None, drift=0.0, decay=None):
-    """dL_t/ds_t . J_t of every step, with J = mask * (I + D J) dense; `decay` replaces D J by decay J (RFLO)."""
+def influence_gradient(name, sparsity, order, *, restart=None, drift=0.0, decay=None, largest=None):
+    """dL_t/ds_t . J_t of every step, with J = mask * (I + D J) dense; `decay` replaces D J by decay J (RFLO).
+
+    `largest`: of every column of J so many entries are kept, those of the largest magnitude.
+    """
     kept = kept_entries(*structure(name, sparsity), order)
     gradients, J = [], 0.0
     for t, (D, I, delta) in enumerate(trajectory(name, sparsity, restart, drift)):
         if t == 0 or (restart is not None and t % restart == 0):
             J = np.zeros(I.shape)
         J = kept * (I + (D @ J if decay is None else decay * J))
+        if largest is not None:
+            smaller = np.argsort(np.abs(J), axis=1)[:, :-largest]
+            np.put_along_axis(J, smaller, 0.0, axis=1)
         gradients.append(np.einsum("bs,bsp->p", delta, J) / len(delta))
     return np.array(gradients)

@@ -1,4 +1,4 @@
-"""A table of wrong arguments for the whole Python interface: each gets its own sentence, and nothing is compiled first."""
+"""A table of wrong arguments for the whole Python interface: each gets a sentence of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from networks import CELLS, loss, network
+from networks import loss, network
 
 import snapgrad as sg
 from snapgrad import machine
@@ -137,10 +137,7 @@ def by_kind():
         wanted = "`key` must be one PRNG key, such as jax.random.key(0), got "
         yield f"key of {name}: {value!r}", lambda call=call, value=value: call(value), wanted
     for (name, call), value in itertools.product(ARRAYS.items(), ("abc", None, [[1], [1, 2]], object())):
-        if not (name == "targets" and not isinstance(value, str | object().__class__)) and (name, value) != (
-            "targets",
-            None,
-        ):
+        if (name, value) != ("targets", None):  # which is a pytree without leaves
             wanted = f"`{name}` must be an array of numbers, got {type(value).__name__} "
             yield f"{name}: {value!r}", lambda call=call, value=value: call(value), wanted
     for name, call in ARRAYS.items():
@@ -469,7 +466,9 @@ def test_memory_is_compared_with_what_the_machine_has(monkeypatch):
         make()
         with monkeypatch.context() as patch:
             patch.setattr(machine, "memory_bytes", lambda: 500)
-            with pytest.raises(ValueError, match=r"within the memory of this machine, 500 B, got one that needs \S+ [KM]?i?B"):
+            with pytest.raises(
+                ValueError, match=r"within the memory of this machine, 500 B, got one that needs \S+ [KM]?i?B"
+            ):
                 make()
 
 
@@ -486,7 +485,9 @@ def test_an_index_means_the_same_in_every_integer_type(dtype):
             np.testing.assert_allclose(cell.step(sparse, cell.initial_state(), symbol), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [sg.bptt, lambda *a: sg.snap(*a, order=1), lambda *a: sg.snap(*a, order=1, episodic=True)])
+@pytest.mark.parametrize(
+    "make", [sg.bptt, lambda *a: sg.snap(*a, order=1), lambda *a: sg.snap(*a, order=1, episodic=True)]
+)
 def test_gradients_are_those_of_the_one_hots_in_every_integer_type(make):
     cell = sg.Vanilla(300, 2)
     params = sg.Params(cell.init(KEY, 0.5), jnp.ones(2))
@@ -494,7 +495,9 @@ def test_gradients_are_those_of_the_one_hots_in_every_integer_type(make):
     state, targets = algorithm.init(params, 4), jnp.ones((1, 4))
     for dtype in (np.int8, np.uint8, np.uint32, np.int64, np.uint64):
         largest = np.iinfo(dtype).max
-        symbols = np.array([[0, 44, largest, np.iinfo(dtype).min]], dtype)  # all but the first are outside, in wide types
+        symbols = np.array(
+            [[0, 44, largest, np.iinfo(dtype).min]], dtype
+        )  # all but the first are outside, in wide types
         vectors = jnp.asarray(symbols.astype(float)[..., None] == np.arange(300.0), float)
         found, _ = algorithm.grad(params, state, symbols, targets)
         expected, _ = algorithm.grad(params, state, vectors, targets)
@@ -515,15 +518,9 @@ def test_wide_integers_are_refused_where_jax_would_wrap_them_round():
         cell = sg.Vanilla(4, 2)
         weights = cell.init(KEY)
         for symbol in (2**32, np.int64(2**40), np.uint64(2**63)):
-            with pytest.raises(ValueError, match="`x` must hold integers that JAX can represent, got .* int32"):
+            with pytest.raises(ValueError, match=r"`x` must hold integers that JAX can represent, got .* u?int32"):
                 cell.step(weights, cell.initial_state(), symbol)
         algorithm = sg.bptt(cell, lambda readout, h, target: h.sum())
         params = sg.Params(weights, ())
-        with pytest.raises(ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776, which"):
+        with pytest.raises(ValueError, match="`xs` must hold integers that JAX can represent, got 1099511627776"):
             algorithm.grad(params, algorithm.init(params, 1), np.array([[2**40]]), jnp.zeros((1, 1)))
-
-
-def test_every_cell_keeps_its_dtype():
-    """A step that returns another dtype than it was given is refused before anything is scanned."""
-    for name, cell in CELLS.items():
-        cell.check(network(name).params.cell)

@@ -24,6 +24,7 @@ CHARS = "train", "chars"
 # Words that stand for what the fixture `place` makes: FILE, EMPTY (a file), FOLDER, MISSING.
 COMMANDS = [
     ((*COPY, "--units", "0"), "`units` must be an integer >= 1, got 0"),
+    ((*COPY, "--layers", "0"), "`layers` must be an integer >= 1, got 0"),
     ((*COPY, "--batch", "-1"), "`batch` must be an integer >= 1, got -1"),
     ((*COPY, "--tokens", "0"), "`tokens` must be an integer >= 1, got 0"),
     ((*COPY, "--log-every", "0"), "`log_every` must be an integer >= 1, got 0"),
@@ -253,6 +254,14 @@ def test_output_that_cannot_be_written_is_one_sentence():
     with open("/dev/full", "w") as full:
         done = subprocess.run(command("--version"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (2, "error: cannot read or write: no space left on device\n")
+
+
+def test_a_pipe_that_is_closed_ends_the_command_quietly(monkeypatch):
+    def close():
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(machine, "describe", close)
+    assert answer("info") == (141, "", "")
 
 
 def test_commands_that_are_printed_can_be_pasted(begun, tmp_path):

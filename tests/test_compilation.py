@@ -23,8 +23,18 @@ def counted(calls):
 
 @pytest.mark.parametrize(
     "make",
-    [sg.bptt, sg.rtrl, lambda *a: sg.snap(*a, order=2), sg.rflo, sg.uoro, sg.frozen],
-    ids=["bptt", "rtrl", "snap", "rflo", "uoro", "frozen"],
+    [
+        sg.bptt,
+        sg.rtrl,
+        lambda *a: sg.snap(*a, order=2),
+        lambda *a: sg.snap_topk(*a, k=2),
+        sg.rflo,
+        sg.uoro,
+        sg.kf_rtrl,
+        sg.ok,
+        sg.frozen,
+    ],
+    ids=["bptt", "rtrl", "snap", "snap_topk", "rflo", "uoro", "kf_rtrl", "ok", "frozen"],
 )
 def test_grad_compiles_once_a_shape(make):
     net, calls = network("gru"), []
@@ -44,7 +54,9 @@ def test_grad_compiles_once_a_shape(make):
     assert grad._cache_size() == 2
 
 
-@pytest.mark.parametrize("variant", ["bptt", "rtrl", "snap_1", "snap_2", "rflo", "uoro", "frozen"])
+@pytest.mark.parametrize(
+    "variant", ["bptt", "rtrl", "snap_1", "snap_2", "snap_topk", "rflo", "uoro", "kf_rtrl", "frozen"]
+)
 def test_a_whole_online_loop_runs_inside_one_jit(variant):
     """A scan over windows of one step, with an Optax update in each, equals the same loop written in Python."""
     net = network("gru")

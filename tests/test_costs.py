@@ -54,9 +54,25 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     # RFLO: one entry a parameter, updated and contracted. UORO: D s~, nu I, two factors and the contraction.
     assert methods["rflo"].flops == methods["frozen"].flops + 5 * 27 * (2 + 2)
     assert methods["uoro"].flops == methods["bptt"].flops + 5 * 27 * (2 + 2)
+    # A has 15 pre-activations by 5 states for each of two parts, of 5 and of 4 presynaptic values: D A, the gradient.
+    products = 2 * 2 * recurrent * 15 + 2 * 5 * 27
+    assert methods["kf_rtrl"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * (2 + 2) + 2 * (5 + 4)
+    assert methods["ok"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * 2 + 20 * (2 * 15 * 5 + 5 + 4)
+    assert methods["kf_rtrl"].memory == methods["ok"].memory == 8 * (5 + 2 * 15 * 5 + 5 + 4 + 5 * 27)
+    # The full product for every parameter by way of the recurrent weights, and the contraction.
+    assert methods["snap_topk"].flops == methods["frozen"].flops + 5 * 27 * (2 * recurrent + 2 * 5)
+    assert methods["snap_topk"].memory == 8 * (5 + 5 * 5 * 27 + 5 * 27)
     # Episodic SnAp-1: one entry of D a unit, then the weights' gradient.
     assert methods["snap-1 episodic"].flops == 2 * methods["frozen"].flops + 5 * 2
     assert methods["rtrl"].flops == methods["frozen"].flops + 5 * 27 * (2 * 25 + 2 * 5)
+
+
+def test_backpropagation_through_a_stack_spares_only_the_input_of_its_first_layer():
+    cell = sg.stack(sg.Vanilla(3, 5), sg.Vanilla(5, 4))
+    methods = sg.costs(cell, cell.init(jax.random.key(0))).methods
+    weights = 5 * 5 + 5 * 3 + 4 * 4 + 4 * 5
+    assert methods["frozen"].flops == 2 * weights
+    assert methods["bptt"].flops == 2 * 2 * weights + 2 * (weights - 5 * 3)
 
 
 @pytest.mark.parametrize(("name", "units"), PRINTED)

@@ -130,6 +130,17 @@ CASES = {
     "loss": (lambda: sg.bptt(CELL, None), "`loss` must be a function (readout, h, target) -> scalar, got NoneType"),
     "decay": (lambda: sg.rflo(CELL, loss, decay=1.1), "`decay` must be a number in [0, 1], got 1.1"),
     "rank": (lambda: sg.uoro(CELL, loss, rank=0), "`rank` must be an integer >= 1, got 0"),
+    "rank of ok": (lambda: sg.ok(CELL, loss, rank=True), "`rank` must be an integer >= 1, got True"),
+    "k": (lambda: sg.snap_topk(CELL, loss, k=0), "`k` must be an integer >= 1, got 0"),
+    "k beyond the states": (
+        lambda: sg.snap_topk(sg.LSTM(3, 5), loss, k=11),
+        "`k` must be at most the 10 state entries of LSTM(inputs=3, units=5), got 11",
+    ),
+    "a cell without the Kronecker form": (
+        lambda: sg.kf_rtrl(sg.GRU(3, 5, variant="original"), loss),
+        "`cell` must be unit-wise (sg.UnitCell) for kf_rtrl, which needs the immediate Jacobian to be a Kronecker "
+        "product, got OriginalGRU(inputs=3, units=5)",
+    ),
     "rematerialise": (
         lambda: sg.bptt(CELL, loss, rematerialise=0),
         "`rematerialise` must be an integer >= 1, got 0",
@@ -141,6 +152,10 @@ CASES = {
     "key": (
         lambda: sg.uoro(gru(), loss).init(network("gru").params, batch_size=3),
         "`key` must be a PRNG key for uoro, which draws random signs, got None",
+    ),
+    "key of ok": (
+        lambda: sg.ok(gru(), loss).init(network("gru").params, batch_size=3),
+        "`key` must be a PRNG key for ok, which draws random signs, got None",
     ),
     "params": (lambda: call(params=network("gru").params.cell), "`params` must be sg.Params(cell=..., readout=...)"),
     "integer params": (

@@ -25,7 +25,14 @@ every_network = pytest.mark.parametrize(
 )
 
 
-@every_network
+THREE_LAYERS = sg.stack(sg.GRU(3, 4), sg.LSTM(4, 3), sg.Vanilla(3, 5))
+every_network_and_a_deeper_stack = pytest.mark.parametrize(
+    ("name", "sparsity"),
+    [*every_network.args[1], pytest.param(THREE_LAYERS, SPARSITIES["sparse"], id="three_layers")],
+)
+
+
+@every_network_and_a_deeper_stack
 def test_patterns_are_the_structure_of_the_jacobians(name, sparsity):
     net = network(name, sparsity)
     jacobians = net.cell.jacobians(net.params.cell)
@@ -53,7 +60,7 @@ def test_a_saturated_order_keeps_what_rtrl_keeps(name, sparsity):
         assert influence_blocks(jacobians.groups, jacobians.dynamics, 2).reach == exact.reach
 
 
-@every_network
+@every_network_and_a_deeper_stack
 def test_values_of_both_jacobians_equal_autodiff(name, sparsity):
     net = network(name, sparsity)
     jacobians, params = net.cell.jacobians(net.params.cell), net.params.cell

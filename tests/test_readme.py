@@ -23,6 +23,16 @@ def test_the_code_blocks_run_and_the_network_learns():
     assert last < 0.1
 
 
+def test_the_cells_in_the_docs_run_and_their_jacobians_are_as_dense_as_is_said():
+    text = (ROOT / "docs" / "cells.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", blocks], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^\| (?:cudnn|original).*\|$", done.stdout, re.MULTILINE)
+    assert len(rows) == 4
+    assert rows == re.findall(r"^\| (?:cudnn|original).*\|$", text, re.MULTILINE)
+
+
 def test_the_examples_of_the_trainer_run_and_learn():
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))

@@ -22,6 +22,7 @@ from programs import as_in_a_program, assert_same_run, command, snapgrad
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
+from snapgrad.commands.analyse import sequences
 from snapgrad.commands.export import Export
 from snapgrad.report.collect import collect
 from snapgrad.report.page import command as command_line
@@ -136,8 +137,9 @@ def text_file(tmp_path_factory):
     "given",
     [
         options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
+        options.CopyOptions(algorithm="ok", rank=2, units=5),
         options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
-        options.CharsOptions(algorithm="snap", units=5, validate_every=1000, length=20),
+        options.CharsOptions(algorithm="snap", units=5, layers=2, validate_every=1000, length=20),
         options.CharsOptions(
             algorithm="rflo",
             units=5,
@@ -173,6 +175,8 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert list((runs[0].path / "tensorboard").iterdir())
     if given.task == "chars":
         assert sum("valid_bits" in record for record in runs[1].metrics()) in (1, 4)
+        window = sequences(given, experiment, experiment.start(), 2)
+        assert window.xs.shape == window.targets.shape == (128 if given.continuous else 20, 2)
 
 
 def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_path, text_file):
@@ -351,6 +355,20 @@ def test_a_config_file_is_read_and_the_command_line_goes_before_it(tmp_path):
     assert "a run must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).stderr
     assert "`config` must be a TOML file that can be read" in snapgrad("train", "copy", "--config", "no", code=2).stderr
     assert snapgrad("resume", out).returncode == 0  # finished already
+
+
+def test_the_newest_checkpoint_is_analysed(uninterrupted, tmp_path):
+    printed = snapgrad("analyse", uninterrupted, "--sequences", 3, "--out", tmp_path, "--json").stdout
+    result = json.loads((tmp_path / "analysis.json").read_text())
+    assert json.loads(printed) == {"out": str(tmp_path), **result}
+    last = RunDirectory.open(uninterrupted).metrics()[-1]
+    assert (result["tokens"], result["updates"]) == (last["tokens"], last["updates"])
+    assert result["steps"] == 2 * last["level"] + 2  # the longest that it has come to
+    assert [row["order"] for row in result["orders"]] == [1, 2, 3]
+    magnitudes = [row["magnitude"] for row in result["orders"]]
+    assert 0 < magnitudes[0] < magnitudes[1] <= magnitudes[2] <= 1 + 1e-6
+    assert "added by SnAp-2" in (tmp_path / "hinton.svg").read_text()
+    assert (tmp_path / "hinton.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_options_survive_being_written_and_read(tmp_path):

@@ -43,7 +43,9 @@ def test_a_wrong_word_names_the_file_and_the_nearest_option():
         tiny(networks={"one": {"unit": 3}}).choices("smoke")
     with pytest.raises(ValueError, match=r"`methods` of x\.toml must have 'SnAp-9', got BPTT, SnAp-1"):
         tiny(methods=["SnAp-9"]).choices("smoke")
-    with pytest.raises(ValueError, match=r"`name` must be one of copy, costs, .* or all, got 'figure5'"):
+    with pytest.raises(
+        ValueError, match=r"`name` must be one of ablations, copy, costs, influence, .* or all, got 'figure5'"
+    ):
         experiment.load("figure5")
 
 
@@ -218,6 +220,18 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path, monkeypatch):
     again = Recorded({})
     assert runner.carry_out(sweep, again, Silent()) == []
     assert [name for name in again.started if "snap" in name] == []  # what has a result is not trained again
+
+
+def test_a_run_of_two_experiments_is_trained_once(tmp_path):
+    one, two = tiny(learning_rate=[1e-3]), dataclasses.replace(tiny(learning_rate=[1e-3]), name="y")
+    sweep = runner.Sweep([one, two], "smoke", tmp_path, tmp_path / "runs")
+    assert len(sweep.missing()) == 2  # first seeds of two methods
+    run = results.missing(one, "smoke", {})[0]
+    results.write(results.path_of(tmp_path, one, "smoke"), [result(run, 4)])
+    assert run.identity not in {planned.identity for _, planned in sweep.missing()}
+    assert run.identity in results.read(results.path_of(tmp_path, two, "smoke"))
+    alone = Experiment("z", {**two.content, "smoke": {**two.content["smoke"], "jobs": 1}})
+    assert dataclasses.replace(sweep, experiments=[alone]).collected(alone) == {}
 
 
 class Silent:

@@ -191,3 +191,64 @@ def test_what_a_trainer_refuses():
     made, carry = trainer(Streams(TEXT))
     with pytest.raises(ValueError, match="`tokens` must be an integer >= 1, got 0"):
         made.run(carry, 0)
+    after, _ = made.run(carry, 5)
+    with pytest.raises(ValueError, match="`carry` must be the one that `run` returned last, got one that a `run` has"):
+        made.run(carry, 5)
+    made.run(after, 5)
+
+
+class Broken(sg.tasks.Task):
+    """A task of one's own: one symbol, which is also the target, and so many tokens a window."""
+
+    inputs = classes = 2
+
+    def __init__(self, symbol=0, target=0, tokens=BATCH, dtype=jnp.int32):
+        self.symbol, self.target, self.tokens, self.dtype = symbol, target, tokens, dtype
+
+    def start(self, key, batch):
+        return jnp.zeros(batch, jnp.int32)
+
+    def window(self, data, state, steps):
+        fill = lambda symbol: jnp.full((steps, len(state)), symbol, self.dtype)  # noqa: E731
+        is_start, tokens = jnp.zeros(len(state), bool), jnp.int32(self.tokens)
+        return state + 1, sg.tasks.Window(fill(self.symbol), fill(self.target), is_start, tokens)
+
+    def sequence_steps(self, state):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Broken(tokens=0), "`task` must give windows with tokens, got 1000 in a row without one"),
+        (Broken(tokens=-5), "`task` must give windows with tokens, got 1000 in a row without one"),
+        (Broken(target=2), "`task` must give symbols in .* and targets in .*, got 3 others in the window of update 1"),
+        (Broken(target=-2), "`task` must give symbols in .* and targets in .*, got 3 others in the window of update 1"),
+        (Broken(symbol=7), "`task` must give symbols in .* and targets in .*, got 3 others in the window of update 1"),
+        (Broken(dtype=float), "`task` must give windows whose xs are integers of shape .1, 3., got float64 of shape"),
+    ],
+)
+def test_a_task_that_is_wrong_stops_with_a_sentence(task, message):
+    made, carry = trainer(task, sg.frozen)
+    with pytest.raises(ValueError, match=message):
+        made.run(carry, 10)
+
+
+def test_targets_outside_the_classes_cost_nothing_where_they_cannot_be_seen():
+    readout = Readout(3)
+    params, h = readout.init(jax.random.key(0), 4), jnp.arange(4.0)
+    grad = jax.jit(jax.value_and_grad(readout.loss))
+    for target in (-1, -2, 3, 100):
+        loss, grads = grad(params, h, jnp.int32(target))
+        assert loss == 0
+        assert not flat(grads).any()
+    nats = [grad(params, h, jnp.int32(target))[0] for target in range(3)]
+    assert sum(np.exp(-np.asarray(nats))) == pytest.approx(1)
+
+
+def test_one_trainer_takes_networks_of_other_patterns():
+    made, first = trainer(Streams(TEXT), sg.frozen)
+    cell, readout, _ = network(Streams(TEXT))
+    other = sg.Params(cell.init(jax.random.key(5), sparsity=0.6), readout.init(jax.random.key(1), 6))
+    assert made.run(first, 5)[1].finite
+    assert made.run(made.start(other, jax.random.key(2)), 5)[1].finite

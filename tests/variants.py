@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from networks import loss, network
+from networks import CELLS, INPUTS, SPARSE, UNITS, loss, network
 from oracles import flat, influence_gradient, unrolled_gradient
 
 import snapgrad as sg
@@ -34,6 +34,13 @@ def episodic(order):
     )
 
 
+def top(k):
+    return Variant(
+        lambda cell, backend: sg.snap_topk(cell, loss, k=k, backend=backend),
+        lambda name, sparsity: influence_gradient(name, sparsity, None, largest=k).sum(0),
+    )
+
+
 def unrolled(make, cut):
     def oracle(name, sparsity):
         return flat(unrolled_gradient(name, sparsity, cut)[1].cell)
@@ -53,18 +60,31 @@ VARIANTS = {
     "snap_1_episodic": episodic(1),
     "snap_2_episodic": episodic(2),
     "snap_3_episodic": episodic(3),
+    "snap_topk": top(3),
     "rflo": Variant(
         lambda cell, backend: sg.rflo(cell, loss, backend=backend),
         lambda *net: influence_gradient(*net, 1, decay=1.0).sum(0),
     ),
-    "uoro": Variant(
-        lambda cell, backend: sg.uoro(cell, loss, rank=2, backend=backend), None
-    ),  # random: its expectation has a test of its own
+    # Random: their expectations have tests of their own.
+    "uoro": Variant(lambda cell, backend: sg.uoro(cell, loss, rank=2, backend=backend), None),
+    "kf_rtrl": Variant(lambda cell, backend: sg.kf_rtrl(cell, loss, backend=backend), None),
+    # Of a rank that leaves nothing out.
+    "ok": unrolled(lambda cell, backend: sg.ok(cell, loss, rank=UNITS + INPUTS + 1, backend=backend), None),
     "frozen": Variant(
         lambda cell, backend: sg.frozen(cell, loss, backend=backend),
         lambda *net: 0 * influence_gradient(*net, 1).sum(0),
     ),
 }
+RANDOM = ("uoro", "kf_rtrl")
+
+
+def runs_on(variant, name, sparsity=SPARSE):
+    """Which combinations the suite has, where an algorithm is not for every cell or would teach nothing new."""
+    if variant == "kf_rtrl":  # which shares all but a few lines with OK
+        return name in ("gru", "lstm")
+    if variant == "ok":
+        return isinstance(CELLS[name], sg.UnitCell)
+    return not (variant == "snap_topk" and sparsity == 0 and name != "gru")
 
 
 class Compiled(NamedTuple):

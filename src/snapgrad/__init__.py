@@ -2,18 +2,23 @@
 
 from importlib.metadata import version
 
-from snapgrad import tasks
+from snapgrad import analysis, tasks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Params, State
+from snapgrad.algorithms.kf_rtrl import kf_rtrl
+from snapgrad.algorithms.ok import ok
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
+from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
+from snapgrad.cells.adapt import AdaptedCell, cell
 from snapgrad.cells.base import Cell
 from snapgrad.cells.general import GeneralCell, Patterns
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.stack import Stack, stack
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.costs import Cost, Costs, costs
@@ -34,6 +39,7 @@ __version__ = version("snapgrad")
 __all__ = [
     "GRU",
     "LSTM",
+    "AdaptedCell",
     "Algorithm",
     "Carry",
     "Cell",
@@ -49,27 +55,34 @@ __all__ = [
     "Progress",
     "Readout",
     "SparseMatrix",
+    "Stack",
     "State",
     "Trainer",
     "UnitCell",
     "UnitParams",
     "Vanilla",
+    "analysis",
     "backend_info",
     "bptt",
+    "cell",
     "costs",
     "evaluate",
     "from_torch",
     "frozen",
     "generate",
+    "kf_rtrl",
     "load",
     "load_run",
     "multiply",
+    "ok",
     "pruning",
     "rewiring",
     "rflo",
     "rtrl",
     "save",
     "snap",
+    "snap_topk",
+    "stack",
     "tasks",
     "to_torch",
     "uoro",

@@ -16,15 +16,15 @@ MOST_STEPS = 1 << 29
 def positive_integer(name: str, value: Any, most: int | None = None) -> None:
     """Refuses what is not an integer >= 1, and not above `most`."""
     if not _is_integer(value) or int(value) < 1:
-        raise ValueError(f"`{name}` must be an integer >= 1, got {value!r}")
+        raise ValueError(f"`{name}` must be an integer >= 1, got {shown(value)}")
     if most is not None and int(value) > most:
-        raise ValueError(f"`{name}` must be an integer <= {most}, got {value!r}")
+        raise ValueError(f"`{name}` must be an integer <= {most}, got {shown(value)}")
 
 
 def order(value: Any) -> None:
     """Refuses what is not an order of SnAp."""
     if value is not None and (not _is_integer(value) or int(value) < 1):
-        raise ValueError(f"`order` must be an integer >= 1 or None (exact), got {value!r}")
+        raise ValueError(f"`order` must be an integer >= 1 or None (exact), got {shown(value)}")
 
 
 def _is_integer(value: Any) -> bool:
@@ -34,27 +34,30 @@ def _is_integer(value: Any) -> bool:
 def boolean(name: str, value: Any) -> None:
     """Refuses what is not True or False: "no" would count as True."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}")
+        raise TypeError(f"`{name}` must be True or False, got {shown(value)}")
 
 
 def influence_dtype(value: Any) -> None:
     """Refuses what an influence cannot be stored in."""
-    if value is not None and value is not jnp.bfloat16 and value not in ("bfloat16", jnp.dtype(jnp.bfloat16)):
-        raise ValueError(f'`influence_dtype` must be None (that of the parameters) or "bfloat16", got {value!r}')
+    is_dtype = isinstance(value, np.dtype) and value == jnp.dtype(jnp.bfloat16)
+    is_name = isinstance(value, str) and value == "bfloat16"
+    if value is not None and value is not jnp.bfloat16 and not is_dtype and not is_name:
+        raise ValueError(f'`influence_dtype` must be None (that of the parameters) or "bfloat16", got {shown(value)}')
 
 
 def sparsity(value: Any) -> None:
     """Refuses what is not a share of entries that may be left out."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= float(value) < 1:
-        raise ValueError(f"`sparsity` must be a number in [0, 1), got {value!r}")
+        raise ValueError(f"`sparsity` must be a number in [0, 1), got {shown(value)}")
 
 
 def key(name: str, value: Any) -> None:
     """Refuses what is not one PRNG key, typed or raw."""
-    dtype, ndim = getattr(value, "dtype", None), getattr(value, "ndim", None)
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if not (typed and ndim == 0) and not (dtype == jnp.uint32 and ndim == 1):
-        got = f"{dtype} of shape {value.shape}" if ndim is not None else repr(value)
+    is_array = isinstance(value, jax.Array | np.ndarray)
+    typed = is_array and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0
+    raw = is_array and value.dtype == jnp.uint32 and value.ndim == 1
+    if not typed and not raw:
+        got = f"{value.dtype} of shape {value.shape}" if is_array else shown(value)
         raise TypeError(f"`{name}` must be one PRNG key, such as jax.random.key(0), got {got}")
 
 
@@ -79,7 +82,7 @@ def array(name: str, value: Any) -> jax.Array:
     except OverflowError as error:
         raise ValueError(f"`{name}` must hold integers that JAX can represent, got {error}") from None
     except (TypeError, ValueError):
-        raise TypeError(f"`{name}` must be an array of numbers, got {_short(value)}") from None
+        raise TypeError(f"`{name}` must be an array of numbers, got {type(value).__name__} {shown(value)}") from None
     except RuntimeError as error:  # PyTorch's, which says to detach a tensor
         why = str(error).splitlines()[0]
         raise TypeError(f"`{name}` must be an array of numbers, got a {type(value).__name__}: {why}") from None
@@ -90,7 +93,7 @@ def mask(name: str, value: Any, shape: tuple[int, ...]) -> None:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
-        raise TypeError(f"`{name}` must be a boolean matrix, got {_short(value)}") from None
+        raise TypeError(f"`{name}` must be a boolean matrix, got {type(value).__name__} {shown(value)}") from None
     if array.shape != shape:
         raise ValueError(f"`{name}` must have shape {shape}, got {array.shape}")
     if array.dtype != np.bool_:
@@ -104,7 +107,7 @@ def floating(dtype: Any) -> np.dtype[Any]:
     try:
         chosen = jnp.dtype(jnp.result_type(float) if dtype is None else dtype)
     except TypeError:
-        raise TypeError(f"`dtype` must be a floating-point dtype, got {dtype!r}") from None
+        raise TypeError(f"`dtype` must be a floating-point dtype, got {shown(dtype)}") from None
     if not is_float(chosen):
         raise TypeError(f"`dtype` must be a floating-point dtype, got {chosen}")
     return chosen
@@ -115,6 +118,7 @@ def is_float(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize >= 2
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a message: one line, and not a long one."""
     text = " ".join(repr(value).split())
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -17,6 +17,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from snapgrad.commands.analyse import Analyse
 from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
@@ -34,6 +35,7 @@ Command = (
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
@@ -62,7 +64,8 @@ def main() -> None:
             code, text = answer(error)
             if TRACEBACK in os.environ:
                 traceback.print_exc()
-            messages.print(text, markup=False)
+            if text:
+                messages.print(text, markup=False)
             _drop_output()
             sys.exit(code)
         except KeyboardInterrupt:
@@ -91,6 +94,8 @@ def answer(error: Exception) -> tuple[int, str]:
             return 128 + error.number, str(error)
         case Diverged():
             return 1, f"error: {error}"
+        case BrokenPipeError():  # as `snapgrad info | head -1`: nobody reads on, and nobody needs to be told
+            return 128 + 13, ""
         case OSError():
             return 2, f"error: {disk.sentence(error)}"
         case ModuleNotFoundError():

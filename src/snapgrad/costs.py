@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from snapgrad import arguments
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Params
+from snapgrad.algorithms.kronecker import part_widths
 from snapgrad.cells.base import Cell
+from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitCell
 from snapgrad.memory import readable
 from snapgrad.sparsity.matrix import SparseMatrix
@@ -37,6 +39,7 @@ class Costs:
     states: int  # state entries of one example
     params: int  # existing parameters of the cell
     kept: int  # entries of J that SnAp-`order` keeps, for one example
+    unseen: int  # entries of D and I that detection keeps although they were zero at random points
     methods: dict[str, Cost]  # by the name of the algorithm
     paper_vs_bptt: float  # flops of SnAp-`order` as multiples of BPTT's, by the paper's formula
     paper_vs_rtrl: float  # the same of sparse RTRL's: the share of J that is kept
@@ -65,6 +68,10 @@ class Costs:
             f"by the paper's formula: {self.paper_vs_bptt:.4g}x BPTT, {self.paper_vs_rtrl:.3g}x sparse RTRL",
             f"{'':16}{'memory':>12}{'flops/step':>14}{'vs BPTT':>10}{'vs RTRL':>10}",
         ]
+        if self.unseen:
+            lines.insert(
+                2, f"detection may be conservative: {self.unseen} entries of D and I were zero at random points"
+            )
         for name, cost in self.methods.items():
             ratios = f"{self.vs_bptt[name]:>10.3g}{self.vs_rtrl[name]:>10.3g}"
             lines.append(f"{name:16}{readable(cost.memory):>12}{cost.flops:>14.3g}{ratios}")
@@ -84,8 +91,9 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are products with
     weights, the update of what an algorithm carries (D J + I, decay J + I, UORO's two factors) and its contraction
     with dL/ds. Not counted is the element-wise work that all have alike: activations, their derivatives, forming I
-    and D, the readout, the optimiser. Memory is what the algorithm needs; kernels may pad it (the one in plain JAX to
-    like-sized blocks).
+    and D, the readout, the optimiser. The random algorithms are counted with rank 1, KF-RTRL and OK for unit-wise
+    cells only; `snap_topk` costs the same whatever its k, without the comparisons. Memory is
+    what the algorithm needs; kernels may pad it (the one in plain JAX to like-sized blocks).
 
     How this relates to the paper (Menick et al. 2020):
 
@@ -126,20 +134,23 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     exact = influence_blocks(jacobians.groups, jacobians.dynamics, None)
     states, n_params, immediate = blocks.states, blocks.n_params, jacobians.groups.nnz
 
-    weights = sum(matrix.pattern.nnz for matrix in _matrices(params))
+    weights = _weights(params) or n_params  # a cell without a matrix uses every parameter once
     # The gradient with respect to the input is never needed; only unit-wise cells say which weights read it.
-    through_state = params.recurrent.pattern.nnz if isinstance(cell, UnitCell) else weights
+    first = params[0] if isinstance(cell, Stack) else params
+    through_state = weights - (first.input.pattern.nnz if isinstance(cell, UnitCell | Stack) else 0)
     forward = 2 * weights
     per_example = {  # (entries held beside the parameters, flops a step)
         "bptt": (window * states, 2 * forward + 2 * through_state),
         "frozen": (states, forward),
         "rflo": (states + immediate, forward + 4 * immediate),
         "uoro": (2 * states + n_params, 2 * forward + 2 * through_state + 4 * n_params),
+        **(_kronecker(cell, states, n_params, forward, through_state) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
             window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
             2 * forward + 2 * int(blocks.product_sizes().sum()),
         ),
+        "snap_topk": (states * (1 + n_params), forward + 2 * (through_state + states) * n_params),
         "rtrl": (states + exact.kept, forward + _influence_flops(exact)),
     }
     itemsize = jnp.result_type(*jax.tree.leaves(params)).itemsize
@@ -157,10 +168,27 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         states=states,
         params=n_params,
         kept=blocks.kept,
+        unseen=jacobians.unseen,
         methods=methods,
         paper_vs_bptt=share * dynamics / 2,
         paper_vs_rtrl=share,
     )
+
+
+def _kronecker(
+    cell: UnitCell, states: int, n_params: int, forward: int, through_state: int
+) -> dict[str, tuple[int, int]]:
+    """KF-RTRL and OK of rank 1: entries held and flops a step."""
+    preactivations, widths = cell.gates * cell.units, part_widths(cell)
+    grid = preactivations * states  # of one A
+    held = states + sum(width + grid for width in widths)
+    # D A for every part, and the gradient at every parameter.
+    flops = forward + len(widths) * 2 * through_state * preactivations + 2 * n_params
+    # KF-RTRL scales and adds two terms; OK takes the QR of both, forms Q, and multiplies it by a 2 x 1 matrix.
+    return {
+        "kf_rtrl": (held, flops + sum(4 * grid + 2 * width for width in widths)),
+        "ok": (held, flops + sum(2 * grid + (16 + 4) * (grid + width) for width in widths)),
+    }
 
 
 def _influence_flops(blocks: Blocks) -> int:
@@ -168,9 +196,11 @@ def _influence_flops(blocks: Blocks) -> int:
     return 2 * int(blocks.product_sizes() @ blocks.widths) + 2 * blocks.kept
 
 
-def _matrices(params: Any) -> list[SparseMatrix]:
+def _weights(params: Any) -> int:
+    """Entries of all matrices, sparse or arrays."""
     nodes = jax.tree.leaves(params, is_leaf=lambda node: isinstance(node, SparseMatrix))
-    return [node for node in nodes if isinstance(node, SparseMatrix)]
+    sizes = (node.pattern.nnz if isinstance(node, SparseMatrix) else node.size * (node.ndim > 1) for node in nodes)
+    return sum(sizes)
 
 
 def _name(order: int | None) -> str:

@@ -29,7 +29,9 @@ class Readout:
     def __post_init__(self) -> None:
         arguments.positive_integer("classes", self.classes)
         if not isinstance(self.hidden, tuple):
-            raise TypeError(f"`hidden` must be a tuple of widths, such as (1024,) or (), got {self.hidden!r}")
+            raise TypeError(
+                f"`hidden` must be a tuple of widths, such as (1024,) or (), got {arguments.shown(self.hidden)}"
+            )
         for width in self.hidden:
             arguments.positive_integer("hidden", width)
 
@@ -57,10 +59,10 @@ class Readout:
         return h @ weight.T + bias
 
     def _check(self, params: Any, h: Any) -> None:
-        widths = (*jnp.shape(h), *self.hidden, self.classes)
+        widths = (*np.shape(h), *self.hidden, self.classes)
         wanted = [((fan_out, fan_in), (fan_out,)) for fan_in, fan_out in itertools.pairwise(widths)]
         layers = list(params) if isinstance(params, list | tuple) else []
-        given = [tuple(jnp.shape(part) for part in jax.tree.leaves(layer)) for layer in layers]
+        given = [tuple(np.shape(part) for part in jax.tree.leaves(layer)) for layer in layers]
         if given != wanted:
             raise ValueError(
                 f"`params.readout` must be what {self}.init returns for these units, shapes {wanted}, "

@@ -155,6 +155,13 @@ def param_dtype(params: PyTree) -> Any:
     return jnp.result_type(*jax.tree.leaves(params))
 
 
+def propagation(cell: Cell, ready: PyTree, s_tm1: PyTree, x_t: Any) -> Callable[[jax.Array], jax.Array]:
+    """The product with D_t of one example, as a function of a flat direction in state space."""
+    flat_s, unravel = ravel_pytree(s_tm1)
+    _, by_D = jax.linearize(lambda flat_s: ravel_pytree(cell.step(ready, unravel(flat_s), x_t))[0], flat_s)
+    return by_D
+
+
 class Trajectory(NamedTuple):
     """What a batch goes through in a window of T steps."""
 

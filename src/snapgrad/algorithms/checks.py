@@ -32,14 +32,23 @@ def loss(value: Any) -> None:
         raise TypeError(f"`loss` must be a function (readout, h, target) -> scalar, got {type(value).__name__}")
 
 
+def key(algorithm: str, value: Any) -> None:
+    """Refuses what is not a PRNG key where an algorithm draws from one."""
+    if not isinstance(value, jax.Array):
+        raise ValueError(
+            f"`key` must be a PRNG key for {algorithm}, which draws random signs, got {arguments.shown(value)}"
+        )
+
+
 def params(cell: Cell, value: Any) -> None:
     """Refuses what is not `sg.Params`, holds other than floats, or does not fit the cell."""
     if not isinstance(value, Params):
         raise TypeError(f"`params` must be sg.Params(cell=..., readout=...), got {type(value).__name__}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float) or not arguments.is_float(_dtype(leaf)):
+        dtype = _dtype(leaf)
+        if isinstance(dtype, str) or not arguments.is_float(dtype):
             where = jax.tree_util.keystr(path)
-            raise TypeError(f"`params` must hold floating-point arrays only, got {_dtype(leaf)} in params{where}")
+            raise TypeError(f"`params` must hold floating-point arrays only, got {dtype} in params{where}")
     cell.check(value.cell)
     dtypes = {str(_dtype(leaf)) for leaf in jax.tree.leaves(value.cell)}
     if len(dtypes) > 1:
@@ -47,6 +56,9 @@ def params(cell: Cell, value: Any) -> None:
 
 
 def _dtype(leaf: Any) -> Any:
+    """The dtype of a leaf, or what it is instead of an array."""
+    if isinstance(leaf, str | type):  # which JAX would take for the name of a dtype
+        return type(leaf).__name__
     try:
         return jnp.result_type(leaf)
     except TypeError:
@@ -90,7 +102,7 @@ def as_window(xs: Any, targets: Any) -> tuple[jax.Array, Any]:
     xs = arguments.array("xs", xs)
     if jnp.issubdtype(xs.dtype, jnp.integer):
         xs = as_index(xs)
-    if isinstance(targets, list) and all(jnp.ndim(leaf) == 0 for leaf in jax.tree.leaves(targets)):
+    if isinstance(targets, list) and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(targets)):
         return xs, arguments.array("targets", targets)  # nested lists of numbers, not a pytree of scalars
     return xs, jax.tree.map(lambda leaf: arguments.array("targets", leaf), targets)
 

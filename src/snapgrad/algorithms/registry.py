@@ -9,17 +9,23 @@ from typing import Any
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.frozen import frozen
 from snapgrad.algorithms.interface import Algorithm
+from snapgrad.algorithms.kf_rtrl import kf_rtrl
+from snapgrad.algorithms.ok import ok
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
 from snapgrad.algorithms.snap import snap
+from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "bptt": bptt,
     "rtrl": rtrl,
     "snap": snap,
+    "snap_topk": snap_topk,
     "rflo": rflo,
     "uoro": uoro,
+    "kf_rtrl": kf_rtrl,
+    "ok": ok,
     "frozen": frozen,
 }
 
@@ -28,8 +34,11 @@ TITLES: dict[str, str] = {
     "bptt": "BPTT",
     "rtrl": "RTRL",
     "snap": "SnAp",
+    "snap_topk": "SnAp top-k",
     "rflo": "RFLO",
     "uoro": "UORO",
+    "kf_rtrl": "KF-RTRL",
+    "ok": "OK",
     "frozen": "Frozen",
 }
 

@@ -5,8 +5,8 @@
 Menick et al. describe it as "accumulating I_t terms whilst ignoring the product D_t J_tm1": that is `decay=1`, the
 default. Murray (2019) derives it for the leaky unit h_t = (1 - 1/tau) h_tm1 + (1/tau) phi(W_h h_tm1 + W_x x_t), where
 the part of D that stays within a unit is the leak: `decay = 1 - 1/tau`. With `decay=0` it is truncated BPTT at T = 1.
-Murray also replaces the readout's transpose by fixed random feedback; here, as in the paper's comparison, dL/dh is
-exact.
+On such units it is e-prop (Bellec et al. 2020): J is the eligibility trace and dL/dh the learning signal. Murray also
+replaces the readout's transpose by fixed random feedback; here, as in the paper's comparison, dL/dh is exact.
 
 Without decay the sum grows as long as a sequence lasts: on streams that are never reset, use `decay < 1`.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+from snapgrad import arguments
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.snap import forward_in_time, stored_in
@@ -36,7 +37,7 @@ def rflo(
         backend: as in `sg.snap`.
     """
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
-        raise ValueError(f"`decay` must be a number in [0, 1], got {decay!r}")
+        raise ValueError(f"`decay` must be a number in [0, 1], got {arguments.shown(decay)}")
 
     rule = forward_in_time(cell, 1, influence_dtype, decay=float(decay))
     return build(f"rflo(decay={float(decay)}){stored_in(influence_dtype)}", cell, loss, rule, backend)

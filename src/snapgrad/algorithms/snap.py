@@ -66,7 +66,8 @@ def snap(
     name = f"snap(order={order}{', episodic' if episodic else ''})"
     if episodic:
         if influence_dtype is not None:
-            raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {influence_dtype!r}")
+            given = arguments.shown(influence_dtype)
+            raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {given}")
         return build(name, cell, loss, backward_in_time(cell, order), backend, episodic=True)
     name += stored_in(influence_dtype)
     return build(name, cell, loss, forward_in_time(cell, order, influence_dtype), backend)

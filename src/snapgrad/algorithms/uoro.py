@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from snapgrad import arguments
+from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
     build,
     param_dtype,
+    propagation,
     select_lanes,
     state_deltas,
     unroll,
@@ -57,8 +59,7 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
     arguments.positive_integer("rank", rank)
 
     def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Estimate:
-        if not isinstance(key, jax.Array):
-            raise ValueError(f"`key` must be a PRNG key for uoro, which draws random signs, got {key!r}")
+        checks.key("uoro", key)
         n_states = ravel_pytree(cell.initial_state())[0].size
         n_params = ravel_pytree(params)[0].size
         dtype = param_dtype(params)
@@ -118,10 +119,7 @@ def _advance(
     signs: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """One step of all estimates [rank, ...] of one example."""
-    flat_s, unravel = ravel_pytree(s_tm1)
-
-    def by_state(flat_s: jax.Array) -> jax.Array:
-        return ravel_pytree(cell.step(ready, unravel(flat_s), x_t))[0]
+    by_D = propagation(cell, ready, s_tm1, x_t)
 
     def by_params(params: PyTree) -> jax.Array:
         return ravel_pytree(cell.step(kernel.ready(params), s_tm1, x_t))[0]
@@ -129,16 +127,16 @@ def _advance(
     _, transpose = jax.vjp(by_params, params)
 
     def one(s_tilde: jax.Array, theta_tilde: jax.Array, signs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        _, Ds = jax.jvp(by_state, (flat_s,), (s_tilde,))
+        Ds = by_D(s_tilde)
         nuI = ravel_pytree(transpose(signs)[0])[0]
-        rho_0 = _balance(theta_tilde, Ds)
-        rho_1 = _balance(nuI, signs)
+        rho_0 = balance(theta_tilde, Ds)
+        rho_1 = balance(nuI, signs)
         return rho_0 * Ds + rho_1 * signs, theta_tilde / rho_0 + nuI / rho_1
 
     return jax.vmap(one)(s_tilde, theta_tilde, signs)
 
 
-def _balance(params_factor: jax.Array, state_factor: jax.Array) -> jax.Array:
+def balance(params_factor: jax.Array, state_factor: jax.Array) -> jax.Array:
     """sqrt(|params_factor| / |state_factor|), and 1 where either is (nearly) zero, as at the start of a sequence."""
     above, below = jnp.linalg.norm(params_factor), jnp.linalg.norm(state_factor)
     tiny = float(jnp.finfo(above.dtype).tiny) ** 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import asdex
@@ -92,8 +92,9 @@ class DetectedJacobians(Jacobians):
             dynamics, immediate = _check_shapes(cell, given, flat_state.size, flat_params.size)
             mode = "rev"  # which exists wherever backpropagation does
 
+        shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in example)
+
         def coloured(pattern: Pattern, argument: int) -> asdex.ColoredPattern:
-            shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in example)
             found = asdex.SparsityPattern.from_coo(
                 pattern.rows, pattern.cols, pattern.shape, input_avals=shapes, argnums=argument
             )
@@ -105,9 +106,23 @@ class DetectedJacobians(Jacobians):
         self._immediate_of = asdex.jacobian_from_coloring(flat_step, by_params)
         self._dynamics_of = asdex.jacobian_from_coloring(flat_step, by_state)
 
+        self._example = shapes
         self.dynamics, self.groups = dynamics, group_columns(immediate)
         entry_state = self.groups.entries.cols[self.groups.entry_credit]
         self._immediate_order = immediate.find(entry_state, self.groups.entry_param)
+
+    @cached_property
+    def unseen(self) -> int:
+        """Entries of D and I that are zero at all of eight random points: there detection may be conservative."""
+        draw = np.random.default_rng(0)
+        points = [jnp.asarray(0.3 * draw.normal(size=(8, *part.shape)), part.dtype) for part in self._example]
+
+        def exists(at: list[jax.Array]) -> list[jax.Array]:
+            return [jacobian_of(*at).data != 0 for jacobian_of in (self._dynamics_of, self._immediate_of)]
+
+        # One point after the other: a Jacobian may be large.
+        found = jax.jit(lambda points: [jnp.any(seen, axis=0) for seen in jax.lax.map(exists, points)])(points)
+        return sum(int(jnp.sum(~seen)) for seen in found)
 
     def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
         return self._at(self._dynamics_of, params, self._find(wanted), tile)

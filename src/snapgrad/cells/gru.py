@@ -40,13 +40,13 @@ def GRU(inputs: int, units: int, *, variant: str = "cudnn", recurrent_bias: bool
     With `recurrent_bias=True` the weights of `torch.nn.GRU` fit exactly.
     """
     arguments.boolean("recurrent_bias", recurrent_bias)
+    if not isinstance(variant, str) or variant not in ("cudnn", "original"):
+        raise ValueError(f'`variant` must be "cudnn" or "original", got {arguments.shown(variant)}')
     if variant == "cudnn":
         return UnitCell(_rule, inputs, units, gates=3, states=1, recurrent_bias=recurrent_bias, name="GRU")
-    if variant == "original":
-        if recurrent_bias:
-            raise ValueError('`recurrent_bias` must be False for variant="original", got True')
-        return OriginalGRU(inputs, units)
-    raise ValueError(f'`variant` must be "cudnn" or "original", got {variant!r}')
+    if recurrent_bias:
+        raise ValueError('`recurrent_bias` must be False for variant="original", got True')
+    return OriginalGRU(inputs, units)
 
 
 class OriginalGRUParams(NamedTuple):

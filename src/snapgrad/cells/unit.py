@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from snapgrad import arguments, memory
 from snapgrad.cells.base import Cell, Jacobians
@@ -66,9 +67,13 @@ class UnitCell(Cell):
             arguments.positive_integer(name, getattr(self, name))
         arguments.boolean("recurrent_bias", self.recurrent_bias)
         try:
+            if np.iscomplexobj(self.initial_bias):
+                raise TypeError
             object.__setattr__(self, "initial_bias", tuple(float(value) for value in self.initial_bias))
         except (TypeError, ValueError):
-            raise TypeError(f"`initial_bias` must be numbers, one a gate, got {self.initial_bias!r}") from None
+            raise TypeError(
+                f"`initial_bias` must be numbers, one a gate, got {arguments.shown(self.initial_bias)}"
+            ) from None
         if len(self.initial_bias) not in (0, self.gates):
             raise ValueError(f"`initial_bias` must have one value a gate ({self.gates}), got {len(self.initial_bias)}")
         if not callable(self.rule):
@@ -189,14 +194,14 @@ class UnitCell(Cell):
             if not isinstance(matrix, SparseMatrix) or matrix.shape != shape:
                 got = matrix if isinstance(matrix, SparseMatrix) else type(matrix).__name__
                 raise ValueError(f"`params.cell.{name}` must be a SparseMatrix of shape {shape} for {self}, got {got}")
-            if jnp.shape(matrix.values) != (matrix.pattern.nnz,):
+            if np.shape(matrix.values) != (matrix.pattern.nnz,):
                 raise ValueError(
                     f"`params.cell.{name}` must have {matrix.pattern.nnz} values, one an entry of its pattern, "
-                    f"got shape {jnp.shape(matrix.values)}"
+                    f"got shape {np.shape(matrix.values)}"
                 )
         for name, wanted in {"bias": (rows,), "recurrent_bias": (rows,) if self.recurrent_bias else None}.items():
             array = getattr(params, name)
-            given = None if array is None else jnp.shape(array)
+            given = None if array is None else np.shape(array)
             if given != wanted:
                 raise ValueError(f"`params.cell.{name}` must have shape {wanted} for {self}, got {given}")
         _check_rule(self.rule, self.states, self.gates, jnp.result_type(*jax.tree.leaves(params)))
@@ -211,7 +216,7 @@ class UnitCell(Cell):
     def step(self, params: UnitParams, s: jax.Array, x: jax.Array) -> jax.Array:
         if not isinstance(params, UnitParams):
             raise TypeError(f"`params` must be what {self}.init returns, got {type(params).__name__}")
-        if jnp.shape(s) != (self.states, self.units):
+        if not isinstance(s, jax.Array | np.ndarray) or s.shape != (self.states, self.units):
             raise ValueError(f"`s` must be a state of {self}, of shape {(self.states, self.units)}, got {describe(s)}")
         return apply_rule(self, s, *self.preactivations(params, s, x))
 

@@ -12,7 +12,7 @@ That is O(units) differentiation; no units x units Jacobian is ever differentiat
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -77,11 +77,10 @@ class UnitJacobians(Jacobians):
     ):
         self.cell = cell
         self._structure = rule_structure(cell)
-        self._build_dynamics(recurrent)
-        if absent is None:
-            self._build_immediate(recurrent, input, biases=1 + cell.recurrent_bias)
-        else:
-            self._build_immediate(*absent, biases=0)
+        self._recurrent, self._input, self._absent = recurrent, input, absent
+        rows, cols = self._dynamics_entries
+        self.dynamics = Pattern.merged(rows, cols, (cell.states * cell.units,) * 2)
+        self._build_groups()
 
     @staticmethod
     @lru_cache(maxsize=32)
@@ -90,38 +89,64 @@ class UnitJacobians(Jacobians):
     ) -> UnitJacobians:
         return UnitJacobians(cell, recurrent, input, absent)
 
-    def _build_dynamics(self, recurrent: Pattern) -> None:
-        k, states = self.cell.units, self.cell.states
-        weight_gate, weight_unit, source = recurrent.rows // k, recurrent.rows % k, recurrent.cols
-        component, weight = np.nonzero(self._structure.by_recurrent[:, weight_gate])  # V[a, g] of every weight
+    # Patterns are made at once; where values come from, which takes more memory, when it is first asked for.
+
+    @property
+    def _dynamics_entries(self) -> tuple[Any, Any]:
+        """The coordinates in D of V's part, weight by weight, and then of A's."""
+        k, units = self.cell.units, np.arange(self.cell.units)
+        weight, entry = self._through(self._recurrent, self._structure.by_recurrent)
         own_to, own_from = np.nonzero(self._structure.by_state)  # A[a, b]
-        units = np.arange(k)
-        rows = [component * k + weight_unit[weight], (own_to[:, None] * k + units).ravel()]
-        cols = [source[weight], (own_from[:, None] * k + units).ravel()]
-        self.dynamics = Pattern.merged(np.concatenate(rows), np.concatenate(cols), (states * k, states * k))
+        rows = np.concatenate([entry, (own_to[:, None] * k + units).ravel()])
+        return rows, np.concatenate([self._recurrent.cols[weight], (own_from[:, None] * k + units).ravel()])
 
-        # Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one.
-        by_weight = self.dynamics.find(rows[0], cols[0])
-        derivative = self._by_recurrent(weight_unit[weight], component, weight_gate[weight])
-        by_own = self.dynamics.find(rows[1], cols[1])
-        own = self._by_state(np.tile(units, len(own_to)), np.repeat(own_to, k), np.repeat(own_from, k))
-        self._dynamics_terms = (
-            np.concatenate([by_weight, by_own]),
-            np.concatenate([derivative, own]),
-            np.concatenate([weight, np.full(by_own.shape, recurrent.nnz)]),
-        )
-        self._weights = recurrent.nnz
+    @cached_property
+    def _dynamics_terms(self) -> tuple[Any, Any, Any]:
+        """Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one."""
+        k, nnz = self.cell.units, self._recurrent.nnz
+        weight, entry = self._through(self._recurrent, self._structure.by_recurrent)
+        derivative = self._by_recurrent(entry % k, entry // k, self._recurrent.rows[weight] // k)
+        own_to, own_from = np.nonzero(self._structure.by_state)
+        own = self._by_state(np.tile(np.arange(k), len(own_to)), np.repeat(own_to, k), np.repeat(own_from, k))
+        left, right = np.concatenate([derivative, own]), np.concatenate([weight, np.full(own.shape, nnz)])
+        return self.dynamics.find(*self._dynamics_entries), left, right
 
-    def _build_immediate(self, recurrent: Pattern, input: Pattern, *, biases: int) -> None:
+    def _through(self, weights: Pattern, exists: Any) -> tuple[Any, Any]:
+        """All pairs of a weight and a state entry that U or V lets it act on."""
+        gate, unit = np.divmod(weights.rows, self.cell.units)
+        component, weight = np.nonzero(exists[:, gate])
+        return weight, component * self.cell.units + unit[weight]
+
+    @cached_property
+    def by_input(self) -> Pattern:
+        """[states, inputs]: the pattern of ds_t/dx_t."""
+        weight, rows = self._through(self._input, self._structure.by_input)
+        return Pattern.merged(rows, self._input.cols[weight], (self.dynamics.shape[0], self.cell.inputs))
+
+    @cached_property
+    def _input_sums(self) -> Sums:
+        k = self.cell.units
+        weight, rows = self._through(self._input, self._structure.by_input)
+        derivative = self._by_input(rows % k, rows // k, self._input.rows[weight] // k)
+        which = self.by_input.find(rows, self._input.cols[weight])
+        return Sums.of((self._derivatives, self._input.nnz), self.by_input.nnz, which, derivative, weight)
+
+    @property
+    def _parameters(self) -> tuple[Any, Any, Any, Any]:
+        """Of every parameter, in ravel_pytree order: gate, unit, through u (0) or v (1), and source in [h, x, 1]."""
+        k, biases = self.cell.units, np.arange(self.cell.gates * self.cell.units)
+        recurrent, input = self._absent or (self._recurrent, self._input)
+        rows: list[Any] = [recurrent.rows, input.rows]
+        source: list[Any] = [recurrent.cols, k + input.cols]
+        via = [1, 0]
+        for through_v in range(0 if self._absent else 1 + self.cell.recurrent_bias):
+            rows, source = [*rows, biases], [*source, np.full(biases.shape, k + self.cell.inputs)]
+            via = [*via, through_v]
+        through = np.repeat(via, [len(part) for part in rows])
+        return *np.divmod(np.concatenate(rows), k), through, np.concatenate(source)
+
+    def _build_groups(self) -> None:
         k, states, gates = self.cell.units, self.cell.states, self.cell.gates
-        # Parameters in ravel_pytree order. `via`: through u (0) or v (1); `source`: into [h, x, 1].
-        rows: list[Any] = [recurrent.rows, input.rows] + [np.arange(gates * k)] * biases
-        source: list[Any] = [recurrent.cols, k + input.cols] + [np.full(gates * k, k + self.cell.inputs)] * biases
-        via: list[Any] = [np.ones(recurrent.nnz, int), np.zeros(input.nnz, int)]
-        via += [np.full(gates * k, which) for which in range(biases)]
-        row, presynaptic, through = np.concatenate(rows), np.concatenate(source), np.concatenate(via)
-        gate, unit = row // k, row % k
-
         # Pre-activations that touch the same components are of one kind; a group is a kind and a unit.
         touched = np.stack([self._structure.by_input.T, self._structure.by_recurrent.T])  # [2, G, S]
         kinds, kind_of = np.unique(touched.reshape(2 * gates, states), axis=0, return_inverse=True)
@@ -130,20 +155,22 @@ class UnitJacobians(Jacobians):
         entry_rows = (kind[:, None] * k + np.arange(k)).ravel()
         entry_cols = (component[:, None] * k + np.arange(k)).ravel()
         entries = Pattern(entry_rows, entry_cols, (len(kinds) * k, states * k))
+        gate, unit, through, _ = self._parameters
         self.groups = Groups(entries, (kind_of[through, gate] * k + unit).astype(np.int32))
-
-        # Every entry of I is one derivative of the rule times one presynaptic value.
-        param, credit = self.groups.entry_param, self.groups.entry_credit
-        at = unit[param], entries.cols[credit] // k, gate[param]
-        derivative = np.where(through[param] == 1, self._by_recurrent(*at), self._by_input(*at))
-        sizes = self._derivatives, k + self.cell.inputs + 1
-        self._immediate_sums = Sums.of(
-            sizes, self.groups.nnz, np.arange(self.groups.nnz), derivative, presynaptic[param]
-        )
 
         # Credit stands kind by kind, each [units, components of the kind].
         self._components = [np.flatnonzero(touches) for touches in kinds]
         self._kind_of = kind_of.tolist()
+
+    @cached_property
+    def _immediate_sums(self) -> Sums:
+        """Every entry of I is one derivative of the rule times one presynaptic value."""
+        gate, unit, through, presynaptic = self._parameters
+        param, credit = self.groups.entry_param, self.groups.entry_credit
+        at = unit[param], self.groups.entries.cols[credit] // self.cell.units, gate[param]
+        derivative = np.where(through[param] == 1, self._by_recurrent(*at), self._by_input(*at))
+        sizes = self._derivatives, self.cell.units + self.cell.inputs + 1
+        return Sums.of(sizes, self.groups.nnz, np.arange(self.groups.nnz), derivative, presynaptic[param])
 
     # All derivatives of a batch stand in one array, in tiles: U, V, A of every unit. Where each is found:
 
@@ -169,7 +196,9 @@ class UnitJacobians(Jacobians):
             order[wanted.column_order] = np.arange(wanted.nnz)
         place = order[wanted.find(self.dynamics.rows, self.dynamics.cols)][which]
         kept = place < wanted.nnz
-        return Sums.of((self._derivatives, self._weights + 1), wanted.nnz, place[kept], left_of[kept], right_of[kept])
+        return Sums.of(
+            (self._derivatives, self._recurrent.nnz + 1), wanted.nnz, place[kept], left_of[kept], right_of[kept]
+        )
 
     def sums(self, wanted: Pattern, *, by_column: bool) -> tuple[Sums, ...]:
         dynamics = self._dynamics_sums(wanted, by_column)
@@ -198,6 +227,11 @@ class UnitJacobians(Jacobians):
     def dynamics_at(self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int) -> AtBatch:
         derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=False)
         return lambda s_tm1, x_t: kernel.sums(sums, self._in_one(derivatives_at(s_tm1, x_t), tile), _weights(params))
+
+    def by_input_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
+        """The function (s_tm1, x_t) -> values of ds_t/dx_t = U W_x, for a batch, in tiles."""
+        derivatives_at, weights = self._derivatives_at(kernel, params), params.input.values[None, :, None]
+        return lambda s_tm1, x_t: kernel.sums(self._input_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), weights)
 
     def immediate_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
         cell, derivatives_at = self.cell, self._derivatives_at(kernel, params)

@@ -11,7 +11,7 @@ import jax
 
 from snapgrad import arguments
 from snapgrad.costs import costs
-from snapgrad.runs.build import CELLS, seed_in_range
+from snapgrad.runs.build import layered, seed_in_range
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,9 @@ class Costs:
 
     units: int = 128
     """Its units."""
+
+    layers: int = 1
+    """So many of these cells on top of each other."""
 
     inputs: int = 4
     """Width of its input."""
@@ -47,11 +50,11 @@ class Costs:
 
     def run(self) -> None:
         """Prints the counts."""
-        for name in ("units", "inputs", "order", "batch", "window"):
+        for name in ("units", "layers", "inputs", "order", "batch", "window"):
             arguments.positive_integer(name, getattr(self, name))
         arguments.sparsity(self.sparsity)
         seed_in_range(self.seed)
-        cell = CELLS[self.cell](self.inputs, self.units)
+        cell = layered(self.cell, self.inputs, self.units, self.layers)
         params = cell.init(jax.random.key(self.seed), sparsity=self.sparsity)
         found = costs(cell, params, order=self.order, batch=self.batch, window=self.window)
         if self.json:

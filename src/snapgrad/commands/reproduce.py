@@ -26,7 +26,7 @@ class Reproduce:
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """copy, lm-dense, lm-sparse, costs, staleness, wide, or all."""
+    """ablations, copy, costs, influence, lm-dense, lm-sparse, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
     """smoke: seconds; small: hours on two cores; paper: the paper's own settings, for a big machine."""
@@ -63,11 +63,12 @@ class Reproduce:
 
     def train(self, chosen: list[Experiment]) -> list[str]:
         """All experiments at once, but those whose seconds are compared one after the other, with nothing beside."""
-        for one in chosen:
-            if one.kind == "costs":
-                from snapgrad.reproduction import costs
+        from snapgrad.reproduction import costs, influence
 
-                costs.carry_out(one, self.size, self.results)
+        own = {"costs": costs.carry_out, "influence": influence.carry_out}  # those that are not made of runs
+        for one in chosen:
+            if one.kind in own:
+                own[one.kind](one, self.size, self.results)
         chosen = [one for one in chosen if one.kind == "runs"]
         alone = [one for one in chosen if one.settings(self.size).get("jobs") == 1]
         together = [one for one in chosen if one not in alone]
@@ -76,7 +77,7 @@ class Reproduce:
             jobs = self.jobs or (1 if group[0] in alone else len(machine.cores()))
             sweep = Sweep(group, self.size, self.results, self.runs)
             total = sum(results.expected(one, self.size) for one in group)
-            waiting = len(sweep.missing())
+            waiting = len(sweep.missing())  # also takes over what another experiment has trained
             if not waiting:
                 continue
             Console(stderr=True, highlight=False).print(

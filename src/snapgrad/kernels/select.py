@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from snapgrad import arguments
 from snapgrad.kernels import binding
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.native import NativeKernel
@@ -21,8 +22,8 @@ NATIVE, REFERENCE = NativeKernel(), ReferenceKernel()
 
 def check(backend: Any) -> None:
     """Refuses what is not a backend, or one that is not here."""
-    if backend not in get_args(Backend):
-        raise ValueError(f'`backend` must be "auto", "native" or "reference", got {backend!r}')
+    if not isinstance(backend, str) or backend not in get_args(Backend):
+        raise ValueError(f'`backend` must be "auto", "native" or "reference", got {arguments.shown(backend)}')
     if backend == "native" and not binding.available:
         raise ValueError(
             f'`backend` must be "auto" or "reference" without the native part ({binding.reason}), got "native"'

@@ -135,7 +135,7 @@ def _networks(series: Sequence[Series]) -> list[list[Series]]:
     found: dict[tuple[Any, ...], list[Series]] = {}
     for one in series:
         o = one.options
-        found.setdefault((o.cell, o.units, o.sparsity, o.sparse_inputs), []).append(one)
+        found.setdefault((o.cell, o.units, o.layers, o.sparsity, o.sparse_inputs), []).append(one)
     return list(found.values())
 
 

@@ -13,11 +13,14 @@ COLOURS = {
     "SnAp-2": "#cc3377",
     "SnAp-3": "#771155",
     "SnAp": "#aa4499",
+    "SnAp top-k": "#882255",
     "Truncated BPTT": "#888888",
     "BPTT": "#222222",
     "RTRL": "#0077bb",
     "RFLO": "#228833",
     "UORO": "#33bbee",
+    "KF-RTRL": "#009988",
+    "OK": "#332288",
     "Frozen": "#bbbb33",
 }
 INK = "#222222"

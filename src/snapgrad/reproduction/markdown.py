@@ -11,7 +11,7 @@ import numpy as np
 
 from snapgrad.report.style import PARAMETERS
 from snapgrad.report.tables import HEADINGS, Table
-from snapgrad.reproduction import costs, figures
+from snapgrad.reproduction import costs, figures, influence
 from snapgrad.reproduction.claims import Comparison, Finding, judge
 from snapgrad.reproduction.measured import Measured, measure, spread
 from snapgrad.sweep import results
@@ -38,6 +38,13 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
         for experiment in experiments:
             if experiment.kind == "costs":
                 sections += _costs_section(experiment, size, folder)
+                continue
+            if experiment.kind == "influence":
+                if (looks := influence.read(folder, experiment, size)) is not None:
+                    written.append(_save(influence.figure(looks), figure_folder, experiment.name))
+                    sections.append(_influence_section(experiment, size, looks))
+                    said = f"{experiment.content['words']} ({experiment.source})"
+                    summary.append((said, f"**{influence.verdict(looks)}**", str(len(looks["seeds"]))))
                 continue
             found = results.read(results.path_of(folder, experiment, size))
             measured = measure(experiment, size, found)
@@ -95,6 +102,18 @@ def _save(figure: Any, folder: Path, name: str) -> Path:
     path = folder / f"{name}.svg"
     path.write_bytes(text.getvalue())
     return path
+
+
+def _influence_section(experiment: Experiment, size: Size, found: dict[str, Any]) -> str:
+    words = f"**“{experiment.content['words']}”** {influence.verdict(found).capitalize()}."
+    picture = f"![{experiment.title}](results/{experiment.name}.svg)"
+    caption = (
+        "J after one sequence, a square an entry, its area the magnitude; red is kept by SnAp-1, blue added by SnAp-2, "
+        "white dropped by both."
+    )
+    return "\n\n".join(
+        [*_head(experiment, size), picture, caption, table(influence.table(experiment, found)), words, ""]
+    )
 
 
 def _section(

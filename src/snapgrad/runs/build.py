@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.gru import GRU
 from snapgrad.cells.lstm import LSTM
+from snapgrad.cells.stack import Stack, stack
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.vanilla import Vanilla
 from snapgrad.evaluate import evaluate
@@ -23,6 +25,7 @@ from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.runs.wiring import rule
+from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.tasks.base import Task
 from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
@@ -39,7 +42,7 @@ CROP = 128  # bytes, as in the paper
 class Experiment:
     """A network with its trainer, how it begins, and how its result is validated."""
 
-    cell: UnitCell
+    cell: UnitCell | Stack
     readout: Readout
     trainer: Trainer
     params: Params
@@ -54,7 +57,7 @@ class Experiment:
 
 def build(options: Options) -> Experiment:
     """Everything that the options name; refuses what does not fit together before anything is compiled."""
-    for name in ("units", "batch", "tokens", "log_every"):
+    for name in ("units", "layers", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
     seed_in_range(options.seed)
@@ -90,10 +93,26 @@ def seed_in_range(seed: int) -> None:
         raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
 
 
-def network(options: Options, inputs: int) -> tuple[UnitCell, UnitParams]:
+def layered(name: str, inputs: int, units: int, layers: int) -> UnitCell | Stack:
+    """The cell of that name, or a stack of so many of them."""
+    cells = [CELLS[name](units if layer else inputs, units) for layer in range(layers)]
+    return stack(*cells) if layers > 1 else cells[0]
+
+
+def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
     """The recurrent network that the options name, as it is before training."""
-    cell = CELLS[options.cell](inputs, options.units)
-    return cell, cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    cell = layered(options.cell, inputs, options.units, options.layers)
+    params = cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    if not 0 < options.initial_scale < math.inf:
+        raise ValueError(f"`initial_scale` must be a number > 0, got {options.initial_scale}")
+
+    def scaled(layer: UnitParams) -> UnitParams:
+        recurrent = layer.recurrent
+        return layer._replace(recurrent=SparseMatrix(options.initial_scale * recurrent.values, recurrent.pattern))
+
+    if options.initial_scale != 1:
+        params = jax.tree.map(scaled, params, is_leaf=lambda node: isinstance(node, UnitParams))
+    return cell, params
 
 
 def _keys(options: Options) -> jax.Array:
@@ -103,12 +122,14 @@ def _keys(options: Options) -> jax.Array:
 
 def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int | None) -> Algorithm:
     given: dict[str, Any] = {"backend": options.backend}
-    for name in ("order", "decay", "rank", "influence_dtype"):
+    for name in ("order", "decay", "rank", "k", "influence_dtype"):
         value = getattr(options, name)
         if value is not None and not takes(options.algorithm, name):
             raise ValueError(f"`{name}` must not be given with algorithm {options.algorithm!r}, got {value!r}")
         if value is not None:
             given[name] = value
+    if takes(options.algorithm, "k") and options.k is None:
+        raise ValueError(f"`k` must be an integer >= 1 with algorithm {options.algorithm!r}, got none")
     if takes(options.algorithm, "order"):
         given["order"] = options.snap_order
     # Windows that are whole sequences: the same gradient, computed the cheap way.
@@ -119,7 +140,7 @@ def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int
 
 def _task(options: Options) -> tuple[Task, Corpus | None]:
     if isinstance(options, CopyOptions):
-        return Copy(options.length), None
+        return Copy(options.length, options.minibatch), None
     assert isinstance(options, CharsOptions)
     arguments.positive_integer("validate_every", options.validate_every)
     if options.continuous and options.length is not None:

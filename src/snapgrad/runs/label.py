@@ -23,14 +23,16 @@ def label(options: Options) -> str:
 
 
 def network(options: Options) -> str:
-    """The network, such as "GRU 64, 75 % sparse"."""
+    """The network, such as "GRU 64, 75 % sparse", or "GRU 2 x 64" for two layers."""
     cell = {"vanilla": "Vanilla"}.get(options.cell, options.cell.upper())
-    return f"{cell} {options.units}, " + (f"{100 * options.sparsity:.4g} % sparse" if options.sparsity else "dense")
+    size = options.units if options.layers == 1 else f"{options.layers} x {options.units}"
+    return f"{cell} {size}, " + (f"{100 * options.sparsity:.4g} % sparse" if options.sparsity else "dense")
 
 
 def directory_name(options: Options) -> str:
     """A name for the run's directory, such as "copy-gru64-snap-2-1-seed0"."""
     order = f"-{options.snap_order}" if registry.takes(options.algorithm, "order") else ""
-    network = f"{options.task}-{options.cell}{options.units}"
+    layers = f"x{options.layers}" if options.layers > 1 else ""
+    network = f"{options.task}-{options.cell}{options.units}{layers}"
     changes = "".join(f"-{word}" for word in (options.rewire, "pruned" if options.prune else None) if word)
     return f"{network}-{options.algorithm}{order}-{options.update_every}{changes}-seed{options.seed}"

@@ -29,8 +29,8 @@ def load_run(path: str | os.PathLike[str]) -> LoadedRun:
     """The network of a run, finished or interrupted, as its newest checkpoint has it.
 
     Args:
-        path: the run's directory. Its text, if it has one, must still be there; nobody may be training it. Numbers
-            come in the precision of this process (`jax_enable_x64`), which is best that of the run.
+        path: the run's directory. Its text, if it has one, must still be there; nobody may be training it. The
+            precision of this process (`jax_enable_x64`) must be that of the run.
     """
     run = RunDirectory.open(Path(path))
     options = run.options()

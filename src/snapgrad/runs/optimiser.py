@@ -46,7 +46,20 @@ def optimiser(options: Options, task: Task) -> optax.GradientTransformation:
         decay = -options.weight_decay
         scaled = (lambda count: decay * rate(count)) if callable(rate) else decay * rate
         parts.append(optax.add_decayed_weights(scaled, mask=_is_weight))
-    return optax.chain(*parts) if len(parts) > 1 else parts[0]
+    whole = optax.chain(*parts) if len(parts) > 1 else parts[0]
+    return skip_zero(whole) if options.skip_idle else whole
+
+
+def skip_zero(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimiser, left alone by gradients that are zero everywhere: nothing was asked in their window."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        used = jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(grads)]).any()
+        updates, after = inner.update(grads, state, params)
+        zeros = jax.tree.map(jnp.zeros_like, updates)
+        return jax.tree.map(lambda *both: jnp.where(used, *both), (updates, after), (zeros, state))
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def parse(text: str) -> Call:

@@ -19,6 +19,9 @@ class Options:
     units: int = 64
     """Its units."""
 
+    layers: int = 1
+    """So many of these cells on top of each other, each reading the h of the one below; the readout sees the last."""
+
     sparsity: float = 0.75
     """Share of its weights that do not exist, chosen at random; 0 is dense."""
 
@@ -50,7 +53,7 @@ class Options:
     readout: Literal["linear", "mlp"] = "linear"
     """From the units to the classes: linear, or through 1024 hidden units as in the paper's language models."""
 
-    algorithm: Literal["bptt", "rtrl", "snap", "rflo", "uoro", "frozen"] = "snap"
+    algorithm: Literal["bptt", "rtrl", "snap", "snap_topk", "rflo", "uoro", "kf_rtrl", "ok", "frozen"] = "snap"
     """How gradients are computed."""
 
     order: int | None = None
@@ -60,7 +63,13 @@ class Options:
     """How much of the influence is left after a step; 1 unless given. For rflo only."""
 
     rank: int | None = None
-    """Number of independent estimates that are averaged; 1 unless given. For uoro only."""
+    """Independent estimates that uoro averages, or Kronecker products that ok keeps; 1 unless given."""
+
+    k: int | None = None
+    """Entries of every column of J that are kept. For snap_topk only, which needs it."""
+
+    initial_scale: float = 1.0
+    """Factor of the initial recurrent weights, whose variance is 1 / fan-in before it."""
 
     influence_dtype: Literal["bfloat16"] | None = None
     """Store the influence in half the memory. For snap, rtrl and rflo."""
@@ -85,6 +94,9 @@ class Options:
 
     clip: float | None = None
     """Scale gradients down to this global norm where theirs is larger."""
+
+    skip_idle: bool = False
+    """Leave weights and optimiser as they are at updates that have nothing to learn from: no target in the window."""
 
     weight_decay: float | None = None
     """Decoupled decay of the weight matrices, not of biases: times the learning rate, at every update."""
@@ -134,6 +146,9 @@ class CopyOptions(Options):
 
     length: int | None = None
     """Train on strings of this one length, without a curriculum."""
+
+    minibatch: Literal["sequences", "window"] = "sequences"
+    """What must cost below 0.15 bits per character for longer strings: as many sequences as lanes, or one update."""
 
 
 @dataclass(frozen=True)

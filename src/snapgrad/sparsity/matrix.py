@@ -158,6 +158,8 @@ def densify(matrix: SparseMatrix) -> SparseMatrix:
 
 
 def _pick(rows: jax.Array, index: jax.Array, fill: int) -> jax.Array:
+    if not len(rows):
+        return jnp.full(rows.shape[1:], fill, rows.dtype)
     # Not as NumPy indexes: -1 is padding to many, and must not mean the last column.
     return rows.at[index].get(mode="fill", fill_value=fill, wrap_negative_indices=False)
 

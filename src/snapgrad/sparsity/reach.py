@@ -56,10 +56,10 @@ class Groups:
         """The entry of `entries` (a group and a state entry) that every entry of I belongs to."""
         return np.repeat(np.arange(self.entries.nnz), self.widths[self.entries.rows])
 
-    @property
+    @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """Parameters of each group."""
-        return np.diff(self.params.row_starts)
+        """The number of parameters of each group."""
+        return np.bincount(self.of_param, minlength=self.entries.shape[0])
 
     @cached_property
     def params(self) -> Pattern:
@@ -106,9 +106,9 @@ class Blocks:
     def heights(self) -> NDArray[np.int64]:
         return np.diff(self.reach.row_starts)
 
-    @cached_property
+    @property
     def widths(self) -> NDArray[np.int64]:
-        return np.diff(self.groups.params.row_starts)
+        return self.groups.widths
 
     @property
     def kept(self) -> int:
@@ -129,6 +129,8 @@ class Blocks:
 
     def product_sizes(self) -> NDArray[np.int64]:
         """nnz(D[R, R]) of every block: the multiply-adds that one column of it costs a step."""
+        if self.reach.is_full:
+            return np.full(self.reach.shape[0], self.dynamics.nnz)
         reach, dynamics = _csr(self.reach), _csr(self.dynamics)
         return np.asarray(_dot(reach, dynamics.T.tocsr()).multiply(reach).sum(axis=1)).ravel().astype(np.int64)
 
@@ -137,6 +139,8 @@ class Blocks:
 def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Blocks:
     """The blocks of SnAp-`order`; `order=None` follows the graph to its end, which is exact RTRL."""
     reach = _spread(_csr(groups.entries), dynamics, order)
+    if reach.nnz == reach.shape[0] * reach.shape[1]:  # as on a dense network: nothing is left to find out
+        return Blocks(groups, dynamics, dynamics, Pattern.full(groups.entries.shape))
     used = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
     reach = reach.tocoo()
     return Blocks(

@@ -38,16 +38,29 @@ class Sweep:
 
     def missing(self) -> list[tuple[Experiment, Planned]]:
         """What can be started now: first seeds first, of these the longest."""
-        found = [
-            (experiment, run)
+        found = {
+            run.identity: (experiment, run)  # one that several experiments ask for is trained once
             for experiment in self.experiments
             for run in missing(experiment, self.size, self.collected(experiment))
-        ]
-        return sorted(found, key=lambda pair: (pair[1].options.seed, -estimate.seconds(pair[1].options)))
+        }
+        return sorted(found.values(), key=lambda pair: (pair[1].options.seed, -estimate.seconds(pair[1].options)))
 
     def collected(self, experiment: Experiment) -> Results:
-        """The results so far."""
-        return read(path_of(self.results, experiment, self.size))
+        """The results so far, with those that another experiment has of the same run.
+
+        Where seconds are compared, a run that was trained beside others does not count.
+        """
+        own = read(path_of(self.results, experiment, self.size))
+        if experiment.settings(self.size).get("jobs") == 1:
+            return own
+        others: Results = {}
+        for path in self.results.glob(f"*-{self.size}.jsonl"):
+            others |= read(path)
+        planned = {run.identity for c in experiment.choices(self.size) for s in c.series for run in s.runs}
+        shared = {key: result for key, result in others.items() if key in planned - own.keys()}
+        if shared:
+            write(path_of(self.results, experiment, self.size), {**own, **shared}.values())
+        return {**own, **shared}
 
     def directory(self, experiment: Experiment, run: Planned) -> Path:
         """Of one run."""

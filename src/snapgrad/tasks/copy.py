@@ -7,7 +7,9 @@
 Lengths are drawn uniformly from [max(L - 5, 1), L], and L, the level, grows by one whenever the average bits per
 character of a minibatch falls below 0.15. A lane begins its next sequence with the first window after it has ended the
 last, whatever the other lanes do; a minibatch is as many ended sequences as there are lanes. Where a window holds a
-whole sequence, lanes go together and this is the minibatch as one knows it. With a fixed length, as in the paper's
+whole sequence, lanes go together and this is the minibatch as one knows it. The paper does not say what a minibatch is
+where weights are updated within a sequence; `minibatch="window"` is the other reading, the characters of one update,
+where at least half of the lanes are asked for one. With a fixed length, as in the paper's
 analysis of the bias, there is no curriculum and the end flag comes once more after the string: 2 L + 3 steps, 35 for
 L = 16.
 """
@@ -15,7 +17,7 @@ L = 16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,9 @@ from snapgrad.tasks.base import PADDING, Task, Window
 START, END = 2, 3  # symbols beside the bits 0 and 1
 THRESHOLD = 0.15  # bits per character at which a level is learnt
 SHORTER = 5  # than the level, at most
+
+
+Minibatch = Literal["sequences", "window"]
 
 
 class Ended(NamedTuple):
@@ -54,10 +59,13 @@ class Copy(Task):
     """Copying with a curriculum, or, with a `length`, strings of that length only."""
 
     length: int | None = None
+    minibatch: Minibatch = "sequences"  # what the curriculum takes the average of
     inputs = 4
     classes = 2
 
     def __post_init__(self) -> None:
+        if self.minibatch not in get_args(Minibatch):
+            raise ValueError(f'`minibatch` must be "sequences" or "window", got {self.minibatch!r}')
         if self.length is not None:
             arguments.positive_integer("length", self.length, arguments.MOST_STEPS // 2)  # 2 L + 3 steps, in int32
 
@@ -102,12 +110,20 @@ class Copy(Task):
             state.ended.bits + jnp.sum(jnp.where(just_ended, of_lane, 0)),
         )
         full = ended.sequences >= len(state.step)
-        learnt = full & (ended.bits < THRESHOLD * ended.characters.astype(jnp.float32)) & (self.length is None)
+        below = ended.bits < THRESHOLD * ended.characters.astype(jnp.float32)
+        learnt = self._learnt_in_window(state, bits) if self.minibatch == "window" else full & below
         return state._replace(
-            level=state.level + learnt.astype(jnp.int32),
+            level=state.level + (learnt & (self.length is None)).astype(jnp.int32),
             ended=jax.tree.map(lambda n: jnp.where(full, 0, n), ended),
             bits=of_lane,
         )
+
+    def _learnt_in_window(self, state: CopyState, bits: jax.Array) -> jax.Array:
+        begin, end = state.length + 2, 2 * state.length + 2  # of the steps that are asked
+        asked = jnp.minimum(state.step, end) - jnp.maximum(state.step - len(bits), begin)  # [B]
+        characters = jnp.sum(jnp.maximum(asked, 0))
+        enough = 2 * jnp.sum(asked > 0, dtype=jnp.int32) >= len(asked)
+        return enough & (bits.sum() < THRESHOLD * characters.astype(jnp.float32))
 
     def _draw(self, keys: jax.Array, level: jax.Array) -> jax.Array:
         if self.length is not None:

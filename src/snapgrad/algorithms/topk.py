@@ -1,0 +1,97 @@
+"""SnAp by magnitude, the alternative that Menick et al. 2020 name beside fixed patterns: the full product, then top-k.
+
+    J_t = top_k(I_t + D_t J_tm1)            g_t = dL_t/ds_t . J_t
+
+top_k keeps, in every column of J (the influence of one parameter) and for every example, the k entries of the largest
+magnitude, and sets the others to zero. Which they are depends on values and changes from step to step. In the paper's
+words this "would reduce the bias of the approximation but increase its cost", to that of exact RTRL and the selection.
+With k = states it is exact RTRL.
+
+J is one dense array here, and the selection runs in plain JAX whatever the backend: this is for the study of what could
+be kept, not for speed. `backend` decides on the products with the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from snapgrad import arguments
+from snapgrad.algorithms.base import (
+    Outcome,
+    Rule,
+    build,
+    param_dtype,
+    propagation,
+    select_lanes,
+    state_deltas,
+    unroll,
+)
+from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.cells.base import Cell, PyTree
+from snapgrad.kernels.base import Kernel, from_tiles
+from snapgrad.kernels.select import Backend
+
+
+def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> Algorithm:
+    """Exact propagation of the influence, of which the `k` largest entries of every column are kept.
+
+    Args:
+        cell: the recurrent cell.
+        loss: (readout, h, target) -> scalar for one example at one step.
+        k: entries of every column of J that are kept, at most the number of state entries.
+        backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
+    """
+    arguments.positive_integer("k", k)
+
+    def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> jax.Array:
+        n_states, n_params = (ravel_pytree(tree)[0].size for tree in (cell.initial_state(), params))
+        return jnp.zeros((batch_size, n_params, n_states), param_dtype(params))  # J, transposed
+
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
+        trajectory = unroll(kernel, cell, params, s_0, xs)
+
+        def backward(deltas: jax.Array) -> Outcome:
+            jacobians, ready, batch_size = cell.jacobians(params), kernel.ready(params), xs.shape[1]
+            immediate_at = jacobians.immediate_at(kernel, params, kernel.influence_tile(batch_size))
+            groups = jacobians.groups
+            column, row = groups.entry_param, groups.entries.cols[groups.entry_credit]
+
+            def propagate(J: jax.Array, s_tm1: PyTree, x_t: Any) -> jax.Array:
+                return jax.vmap(propagation(cell, ready, s_tm1, x_t))(J)
+
+            def step(carry: tuple[jax.Array, jax.Array], at_t: Any) -> Any:
+                J_tm1, g = carry
+                s_tm1, x_t, delta_t = at_t
+                I_t = from_tiles(immediate_at(s_tm1, x_t), batch_size)  # [B, entries of I]
+                J_t = jax.vmap(propagate)(J_tm1, s_tm1, x_t).at[:, column, row].add(I_t, unique_indices=True)
+                J_t = _largest(J_t, k)
+                return (J_t, g + jnp.einsum("bs,bps->p", delta_t, J_t)), None
+
+            g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
+            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
+            (J_T, g), _ = jax.lax.scan(step, (J_0, g), at)
+            return Outcome(unravel(g), trajectory.last, J_T)
+
+        return trajectory.outputs, backward
+
+    def restart(kernel: Kernel, J: jax.Array, where: jax.Array) -> jax.Array:
+        return select_lanes(where, jnp.zeros((), J.dtype), J)
+
+    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart), backend)
+    n_states = ravel_pytree(cell.initial_state())[0].size
+    if k > n_states:
+        raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")
+    return algorithm
+
+
+def _largest(J: jax.Array, k: int) -> jax.Array:
+    """J with zeros in place of all but the k largest magnitudes along its last axis; of two alike, the first."""
+    if k == J.shape[-1]:
+        return J
+    _, places = jax.lax.top_k(jnp.abs(J), k)
+    kept = jnp.take_along_axis(J, places, axis=-1)
+    return jnp.put_along_axis(jnp.zeros_like(J), places, kept, axis=-1, inplace=False)

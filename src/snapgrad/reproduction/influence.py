@@ -1,0 +1,123 @@
+"""Figure 6 and table 4 of the paper: the true influence of a small network at several points of its training.
+
+results/influence-small.json     what each order keeps at each step, for every seed, and J itself for the first
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from snapgrad import analysis, machine
+from snapgrad.analysis import Influence
+from snapgrad.report.hinton import hinton
+from snapgrad.report.tables import Table
+from snapgrad.reproduction.measured import spread
+from snapgrad.runs.build import build
+from snapgrad.runs.options import CopyOptions
+from snapgrad.sweep.experiment import Experiment, Size
+
+ORDERS = (1, 2)
+SEQUENCES = 16  # that magnitudes are averaged over
+
+
+def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
+    """The file of the results."""
+    return folder / f"{experiment.name}-{size}.json"
+
+
+def carry_out(experiment: Experiment, size: Size, folder: Path) -> None:
+    """Trains and analyses, if that has not been done."""
+    path = path_of(folder, experiment, size)
+    if path.exists():
+        return
+    seeds = range(experiment.content[size]["seeds"])
+    found = {"seeds": [_analysed(experiment, size, seed) for seed in seeds], "about": machine.describe()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _analysed(experiment: Experiment, size: Size, seed: int) -> dict[str, Any]:
+    """One run, looked at after so many updates."""
+    settings = experiment.content[size]
+    options = CopyOptions(**experiment.content["options"], learning_rate=settings["learning_rate"], seed=seed)
+    run = build(options)
+    task, carry, updates, snapshots = run.trainer.task, run.start(), 0, []
+    length = int(task.sequence_steps(carry.task))  # type: ignore[arg-type]  # sequences of the copy task end
+    fresh = task.start(jax.random.fold_in(jax.random.key(seed), 1), SEQUENCES)
+    window = task.window(task.data, fresh, length)[1]
+    for step in settings["steps"]:
+        carry, progress = run.trainer.run(carry, (step - updates) * length * options.batch)
+        updates = step
+        rows = analysis.analyse(run.cell, run.readout.loss, carry.params, window.xs, window.targets, orders=ORDERS)
+        snapshot: dict[str, Any] = {"step": step, "bits": progress.bits / progress.asked}
+        snapshot["orders"] = [row._asdict() for row in rows]
+        if seed == 0:
+            J = analysis.true_influence(run.cell, carry.params.cell, window.xs[:, 0]).J
+            snapshot["J"] = [[float(f"{value:.3g}") for value in row] for row in J]
+        snapshots.append(snapshot)
+    leaves = jax.tree_util.tree_leaves_with_path(carry.params.cell)
+    names = [(jax.tree_util.keystr(path).removesuffix(".values").strip("."), leaf.size) for path, leaf in leaves]
+    return {"snapshots": snapshots, "first_order": _orders(run.cell, carry.params.cell), "columns": names}
+
+
+def _orders(cell: Any, params: Any) -> list[list[int]]:
+    return analysis.first_orders(cell, params).tolist()
+
+
+# ---- the page
+
+
+def read(folder: Path, experiment: Experiment, size: Size) -> dict[str, Any] | None:
+    """The results, or None if there are none yet."""
+    path = path_of(folder, experiment, size)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(experiment: Experiment, found: dict[str, Any]) -> Table:
+    """Table 4: what is kept at each step, ours with the spread of the seeds, and the paper's."""
+    rows = []
+    for place, snapshot in enumerate(found["seeds"][0]["snapshots"]):
+        cells: list[str] = []
+        printed = experiment.content["printed"].get(str(snapshot["step"]))
+        for number in range(len(ORDERS)):
+            mean, share = (_over_seeds(found, place, number, name) for name in ("kept_mean", "magnitude"))
+            theirs = f"{printed[2 * number]:.1e} ({printed[2 * number + 1]} %)" if printed else ""
+            cells += [f"{mean.mean():.1e} ({spread(100 * share, 0)} %)", theirs]
+        cosines = [spread(_over_seeds(found, place, number, "cosine"), 2) for number in range(len(ORDERS))]
+        bits = np.array([seed["snapshots"][place]["bits"] for seed in found["seeds"]])
+        rows.append((f"{snapshot['step']:,}", *cells, *cosines, spread(bits, 2)))
+    columns = (
+        "training step", "SnAp-1 keeps", "printed", "SnAp-2 keeps", "printed", "cosine of SnAp-1's gradient",
+        "of SnAp-2's", "bits / character",
+    )  # fmt: skip
+    return Table("Table 4", "", columns, rows)
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """Whether what is kept of the magnitude becomes less from the first look to the mean of the later ones."""
+    falls = []
+    for number in range(len(ORDERS)):
+        shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
+        falls += list(shares[1:].mean(axis=0) < shares[0])
+    return "reproduced" if all(falls) else "partly" if any(falls) else "not reproduced"
+
+
+def figure(found: dict[str, Any]) -> Any:
+    """Figure 6: the Hinton diagram of the first seed at every step."""
+    first = found["seeds"][0]
+    orders = np.array(first["first_order"])
+    shown = {f"step {look['step']:,}": Influence(np.array(look["J"]), orders) for look in first["snapshots"]}
+    return hinton(shown, [(name, size) for name, size in first["columns"]])
+
+
+def _looks(found: dict[str, Any]) -> int:
+    return len(found["seeds"][0]["snapshots"])
+
+
+def _over_seeds(found: dict[str, Any], place: int, number: int, name: str) -> np.ndarray:
+    return np.array([seed["snapshots"][place]["orders"][number][name] for seed in found["seeds"]])
