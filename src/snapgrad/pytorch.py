@@ -26,7 +26,7 @@ RULES = {make(1, 1).rule for make in (Vanilla, GRU, LSTM)}
 NAMES = {"recurrent": "weight_hh_l0", "input": "weight_ih_l0", "bias": "bias_ih_l0", "recurrent_bias": "bias_hh_l0"}
 
 
-def to_torch(cell: UnitCell, params: Params) -> dict[str, np.ndarray]:
+def to_torch(cell: Cell, params: Params) -> dict[str, np.ndarray]:
     """The weights as dense arrays in PyTorch's names.
 
     Args:
@@ -34,6 +34,7 @@ def to_torch(cell: UnitCell, params: Params) -> dict[str, np.ndarray]:
         params: its parameters; the readout is one of `sg.Readout`, or () for none.
     """
     _check(cell)
+    assert isinstance(cell, UnitCell)
     checks.params(cell, params)
     dense = cell.to_dense(params.cell)._asdict()
     if dense["recurrent_bias"] is None:
