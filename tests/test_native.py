@@ -18,8 +18,11 @@ from variants import VARIANTS, relative_error
 
 import snapgrad as sg
 from snapgrad.kernels import binding
+from snapgrad.kernels.base import Sums
+from snapgrad.kernels.native import NativeKernel
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.select import NATIVE, REFERENCE
+from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.masks import random_pattern
 from snapgrad.sparsity.reach import influence_blocks
 
@@ -319,7 +322,7 @@ def test_every_index_is_checked_when_a_plan_is_made():
 
 
 def test_sums_of_products():
-    from snapgrad.kernels.base import Sums, from_tiles, to_tiles
+    from snapgrad.kernels.base import from_tiles, to_tiles
 
     rng = np.random.default_rng(0)
     which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 5, 20)
@@ -345,3 +348,47 @@ def test_a_compiled_program_keeps_its_plan_when_others_have_let_go():
     gc.collect()
     after = compiled(J, D, I, delta)
     np.testing.assert_array_equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("batch", [3, 16])
+def test_buffers_with_room_for_another_plan_give_the_same(batch):
+    blocks = large_network(units=16, sparsity=0.5)
+    D, I, delta = values_for(blocks, batch, np.float32)
+    rng = np.random.default_rng(0)
+    J = jnp.asarray(rng.normal(size=NATIVE.zeros(blocks, batch, np.float32).shape), np.float32)
+    longer = [jnp.pad(a, ((0, 0), (0, n), (0, 0)), constant_values=7) for a, n in ((J, 5), (D, 3), (I, 2))]
+    after, g = step(blocks, J, D, I, delta)
+    padded, same = step(blocks, *longer, delta)
+    np.testing.assert_array_equal(g, same)
+    np.testing.assert_array_equal(padded[:, : J.shape[1]], after)
+    np.testing.assert_array_equal(padded[:, J.shape[1] :], 7)
+    if batch == 16:
+        Lambda = jnp.asarray(rng.normal(size=NATIVE.zero_credit(blocks, batch, np.float32).shape), np.float32)
+        longer = [jnp.pad(a, ((0, 0), (0, 4), (0, 0)), constant_values=7) for a in (Lambda, D)]
+        for one, other in zip(NATIVE.credit_step(blocks, Lambda, D, delta),
+                              NATIVE.credit_step(blocks, *longer, delta), strict=True):  # fmt: skip
+            np.testing.assert_array_equal(one, other[:, : one.shape[1]])
+
+
+def test_a_slot_takes_one_plan_after_the_other_and_none_is_an_error():
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 4, 8)), rng.normal(size=(2, 5, 8))
+    first, second = (Sums.of((4, 5), n, np.arange(n), rng.integers(0, 4, n), rng.integers(0, 5, n)) for n in (6, 7))
+    slots = Slots([first])
+    kernel = NativeKernel(slots)
+    compiled = jax.jit(lambda *args: kernel.sums(first, *args)).lower(left, right).compile()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="there is no plan of this kind in its place"):
+        compiled(left, right)
+    for sums in (first, second, first):
+        assert slots.fit([sums])
+        with slots.holding([sums]):
+            out = compiled(left, right)
+        expected = NATIVE.sums(sums, jnp.asarray(left), jnp.asarray(right))
+        np.testing.assert_array_equal(out[:, : expected.shape[1]], expected)
+        np.testing.assert_array_equal(out[:, expected.shape[1] :], 0)
+    larger = Sums.of((4, 5), 20, np.arange(20), rng.integers(0, 4, 20), rng.integers(0, 5, 20))
+    assert not slots.fit([larger])
+    assert not slots.fit([Sums.of((5, 5), 6, np.arange(6), np.zeros(6, int), np.zeros(6, int))])
+    alike = Slots([first, first])
+    assert alike.fit([second, second])
+    assert not alike.fit([first, second])  # they share a slot, and are not equal any more
