@@ -496,6 +496,11 @@ def test_what_is_refused():
         trainer(sg.bptt, sg.rewiring.SET(), sparsity=0.0)
     with pytest.raises(ValueError, match=r"`rewire` must be a rule without dense gradients .* got RigL with snap"):
         trainer(lambda *a: sg.snap(*a, order=1), sg.rewiring.RigL())
+    with pytest.raises(ValueError, match="`rewire` must be None for an algorithm that does not say"):
+        trainer(sg.kf_rtrl, sg.rewiring.SET())
+    made, carry = trainer(sg.bptt, sg.rewiring.SET())
+    with pytest.raises(ValueError, match="`carry` must come from a trainer with the same `rewire`"):
+        dataclasses.replace(made, rewire=None).run(carry, 1)
     with pytest.raises(ValueError, match="`rewire` must be another rule than Probe"):
         trainer(sg.bptt, sg.rewiring.Probe(), cell=lambda *a: sg.GRU(*a, variant="original"))
     for make, message in (
