@@ -162,3 +162,14 @@ def test_a_large_sparse_network_builds():
     blocks = influence_blocks(jacobians.groups, jacobians.dynamics, 2)
     out_degree = np.bincount(jacobians.dynamics.cols, minlength=4096)
     np.testing.assert_array_equal(blocks.heights, out_degree)  # D has every self-loop of a GRU
+
+
+def test_weight_decay_goes_by_field():
+    cell = sg.Vanilla(3, 4)
+    params = sg.Params(cell.init(jax.random.key(0), 0.5)._replace(bias=jnp.ones(4)), jnp.ones(2))
+    mask = sg.Params(cell=sg.UnitParams(recurrent=True, input=True, bias=False), readout=False)
+    decay = optax.add_decayed_weights(0.1, mask=mask)
+    updates, _ = decay.update(jax.tree.map(jnp.zeros_like, params), decay.init(params), params)
+    np.testing.assert_allclose(updates.cell.recurrent.values, 0.1 * params.cell.recurrent.values)
+    assert not updates.cell.bias.any()
+    assert not updates.readout.any()

@@ -28,6 +28,10 @@ class Jacobians(abc.ABC):
     """A cell's derivatives for parameters of one sparsity pattern.
 
     State entries and parameters are numbered as `ravel_pytree` of the cell's state and parameters numbers them.
+
+    Patterns follow from the rule and from which weights exist, and may hold more than the derivatives ever show: in a
+    GRU unit whose candidate has neither a recurrent weight nor a recurrent bias, v_n is always zero and the reset gate
+    influences nothing, yet its entries are kept. They are zeros that cost memory and change no gradient.
     """
 
     dynamics: Pattern  # [states, states], the pattern of D
