@@ -41,7 +41,7 @@ CROP = 128  # bytes, as in the paper
 class Experiment:
     """A network with its trainer, how it begins, and how its result is validated."""
 
-    cell: UnitCell
+    cell: UnitCell | Stack
     readout: Readout
     trainer: Trainer
     params: Params
