@@ -7,7 +7,7 @@
 
 template <class T, class S, int N, int R>
 void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
-                       const T* delta, T* old_rows, T* gradient) {
+                       const T* delta, const uint32_t* noise, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
@@ -42,7 +42,13 @@ void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence,
     const T weight = delta[net.rows[row]];
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
       g[j] += weight * sum[j];
-      store<T, N>(J + row * stride + at(j), sum[j]);
+      if constexpr (kIsRounded<S>) {
+        const auto entry = static_cast<uint32_t>(block.influence_at + strip.first + row * stride + at(j));
+        store_rounded<N>(J + row * stride + at(j), sum[j], noise[0] ^ (entry * kGolden + consecutive<N>()),
+                         noise[1] + Vector<uint32_t, N>{});
+      } else {
+        store<T, N>(J + row * stride + at(j), sum[j]);
+      }
     }
   }
   SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) store<T, N>(gradient + j * N, g[j]);
@@ -69,11 +75,13 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
       const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * plan.dynamics;
       const T* const immediate = static_cast<const T*>(call.immediate) + lane * plan.immediate;
       const T* const delta = static_cast<const T*>(call.delta) + lane * plan.states;
+      const uint32_t* const noise = kIsRounded<S> ? call.noise + lane * kNoiseWords : nullptr;
       for (int64_t s = range.begin; s < range.end; ++s) {
         T* const gradient = gradients.data + (s - range.begin) * kSlots;
         with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
           influence_columns<T, S, decltype(n)::value, decltype(r)::value>(plan, strips.all[s], influence, dynamics,
-                                                                         immediate, delta, old_rows.data, gradient);
+                                                                         immediate, delta, noise, old_rows.data,
+                                                                         gradient);
         });
       }
     }

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Credit, Influence, Kernel, Sums
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
 from snapgrad.sparsity.pattern import Pattern
@@ -36,10 +37,16 @@ class Bucket:
     immediate_rows: NDArray[np.int32]  # [n, E] which of the R rows are immediate
     immediate: NDArray[np.int64]  # [n, E, P] entries of I
     credit: NDArray[np.int32]  # [n, E] entries of `groups.entries`
+    first_entry: NDArray[np.uint32]  # [n, R] number of each row's first entry of J, as the native kernel counts them
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return *self.rows.shape, self.immediate.shape[2]
+
+    @property
+    def entries(self) -> jax.Array:
+        """The number of every entry of J, [1, n, R, P]; modulo 2^32, and with no meaning in the padding."""
+        return (self.first_entry[..., None] + jnp.arange(self.shape[2], dtype=jnp.uint32))[None]
 
     @property
     def block(self) -> NDArray[np.int64]:
@@ -62,7 +69,7 @@ def layout(blocks: Blocks) -> Layout:
     A bucket gathers D[R, R] for every block, which for large, unequal R takes more memory than J itself: in plain JAX
     the order must stay low enough for the sparsity. Blocks that hold every state entry share one D.
     """
-    blocks = _complete(blocks)
+    kept, blocks = blocks, _complete(blocks)
     entries = blocks.groups.entries
     heights, widths = blocks.heights, blocks.widths
     used = np.flatnonzero((heights > 0) & (widths > 0))
@@ -70,7 +77,7 @@ def layout(blocks: Blocks) -> Layout:
     kind = np.stack([_log2(heights), _log2(widths), heights == blocks.states], axis=1)[used]
     _, bucket_of = np.unique(kind, axis=0, return_inverse=True)
     members = [used[bucket_of.ravel() == bucket] for bucket in range(bucket_of.max(initial=-1) + 1)]
-    buckets = tuple(_bucket(blocks, member) for member in members)
+    buckets = tuple(_bucket(blocks, kept, member) for member in members)
 
     n_columns = sum(bucket.immediate.shape[0] * bucket.immediate.shape[2] for bucket in buckets)
     n_immediate = sum(bucket.credit.size for bucket in buckets)
@@ -96,7 +103,7 @@ def _complete(blocks: Blocks) -> Blocks:
     return dataclasses.replace(blocks, reach=Pattern(rows, cols, blocks.reach.shape))
 
 
-def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
+def _bucket(blocks: Blocks, kept: Blocks, member: NDArray[Any]) -> Bucket:
     entries, starts = blocks.groups.entries, blocks.groups.starts
     rows = _lines(blocks.reach, member)
     columns = _lines(blocks.groups.params, member)
@@ -116,7 +123,16 @@ def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
         immediate_rows=np.where(exists, place - first, rows.shape[1]).astype(np.int32),
         immediate=np.where(real, immediate, blocks.groups.nnz),
         credit=credit,
+        first_entry=_first_entries(kept, member, rows),
     )
+
+
+def _first_entries(kept: Blocks, member: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """Where the rows of the given blocks begin if all blocks [R, P] lie one behind the other."""
+    widths, group = kept.widths[member][:, None], np.broadcast_to(member[:, None], rows.shape)
+    before = np.concatenate([[0], np.cumsum(kept.heights * kept.widths)])[member][:, None]
+    nth = kept.reach.find(group, rows) - kept.reach.row_starts[member][:, None]
+    return (before + nth * widths).astype(np.uint32)
 
 
 def _lines(pattern: Pattern, lines: NDArray[Any], *, entry: bool = False) -> NDArray[np.int32]:
@@ -157,12 +173,11 @@ class ReferenceKernel(Kernel):
         return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
 
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array, noise: jax.Array | None
     ) -> tuple[Influence, jax.Array]:
         D, I, delta = D[..., 0], I[..., 0], delta[..., 0]
         J_t = _add_immediate(blocks, _propagate(blocks, D, tuple(old.astype(D.dtype) for old in J)), I)
-        stored = tuple(new.astype(old.dtype) for new, old in zip(J_t, J, strict=True))
-        return stored, _contract(blocks, delta, J_t)
+        return J_t if noise is None else _round(blocks, J_t, noise), _contract(blocks, delta, J_t)
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
         return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
@@ -207,6 +222,15 @@ def _add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -
     immediate = append_zero(immediate)
     return tuple(
         J.at[:, bucket.block, bucket.immediate_rows].add(immediate[:, bucket.immediate], mode="drop")
+        for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
+    )
+
+
+def _round(blocks: Blocks, influence: Influence, noise: jax.Array) -> Influence:
+    """J in bfloat16."""
+    word, turn = noise[:, 0, :, None, None], noise[:, 1, :, None, None]  # [B, 1, 1, 1]
+    return tuple(
+        rounding.to_bfloat16(J, rounding.draw(word, turn, bucket.entries))
         for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
     )
 
