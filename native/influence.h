@@ -32,11 +32,13 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
   const int32_t* const states = net.rows.data();
   const int64_t ahead = rows * C * N;
   Vector<uint32_t, N> word{}, turn{};
+  uint32_t column_places[C] = {};
   if constexpr (kIsRounded<S>) {
     word = load<uint32_t, N>(noise);
     turn = load<uint32_t, N>(noise + N);
+    const int32_t* const param = plan.column_param.data() + block.column_at + strip.first;
+    for (int c = 0; c < C; ++c) column_places[c] = static_cast<uint32_t>(param[c]) * kGolden;
   }
-  auto entry = static_cast<uint32_t>(block.influence_at + strip.first);  // numbers wrap: only their bits matter
   for (int64_t row = 0; row < rows; ++row) {
     V sum[C];
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] = V{};
@@ -57,12 +59,11 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
       g[c] += weight * sum[c];
       if constexpr (kIsRounded<S>) {
-        store_rounded<N>(J + c * N, sum[c], word ^ (entry + c) * kGolden, turn);
+        store_rounded<N>(J + c * N, sum[c], word ^ (row_place(plan, states[row]) + column_places[c]), turn);
       } else {
         store<T, N>(J + c * N, sum[c]);
       }
     }
-    entry += static_cast<uint32_t>(block.width);
     // The next strip lies behind this one: ask for it now, because no processor sees so far ahead.
     constexpr int kLine = 64 / sizeof(S);
     SNAPGRAD_UNROLL for (int i = 0; i < C * N; i += kLine) __builtin_prefetch(J + ahead + i, 1, 2);

@@ -9,6 +9,7 @@ template <class T, class S, int N, int R>
 void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
                        const T* delta, const uint32_t* noise, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
+  using V32 = Vector<uint32_t, N>;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
   const int64_t rows = static_cast<int64_t>(net.rows.size()), stride = block.width;
@@ -43,9 +44,10 @@ void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence,
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
       g[j] += weight * sum[j];
       if constexpr (kIsRounded<S>) {
-        const auto entry = static_cast<uint32_t>(block.influence_at + strip.first + row * stride + at(j));
-        store_rounded<N>(J + row * stride + at(j), sum[j], noise[0] ^ (entry * kGolden + consecutive<N>()),
-                         noise[1] + Vector<uint32_t, N>{});
+        const int32_t* const param = plan.column_param.data() + block.column_at + strip.first + at(j);
+        const V32 params = load<uint32_t, N>(reinterpret_cast<const uint32_t*>(param));
+        const V32 places = row_place(plan, net.rows[row]) + params * kGolden;
+        store_rounded<N>(J + row * stride + at(j), sum[j], noise[0] ^ places, noise[1] + V32{});
       } else {
         store<T, N>(J + row * stride + at(j), sum[j]);
       }

@@ -9,15 +9,12 @@ constexpr bool kIsRounded<Bfloat16> = true;
 
 constexpr uint32_t kGolden = 0x9e3779b9u;
 
-// The multiples of kGolden that set entries apart which follow each other in a vector.
-template <int N>
-inline Vector<uint32_t, N> consecutive() {
-  uint32_t numbers[N];
-  for (uint32_t i = 0; i < N; ++i) numbers[i] = i * kGolden;
-  return load<uint32_t, N>(numbers);
+// An entry's place is kGolden times its number in the whole J [states, params]. Numbers wrap: only their bits matter.
+inline uint32_t row_place(const BlocksPlan& plan, int32_t state) {
+  return static_cast<uint32_t>(state) * static_cast<uint32_t>(plan.params) * kGolden;
 }
 
-// Rounds at random, by a hash of `place`: the lane's word ^ kGolden times the entry's number. What is finite stays so;
+// Rounds at random, by a hash of `place`: the lane's word ^ that of the entry. What is finite stays so;
 // infinities and NaN are kept.
 template <int N>
 inline void store_rounded(Bfloat16* to, Vector<float, N> v, Vector<uint32_t, N> place, Vector<uint32_t, N> turn) {

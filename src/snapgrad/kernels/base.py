@@ -76,7 +76,13 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array, noise: jax.Array | None
+        self,
+        blocks: Blocks,
+        J: Influence,
+        D: jax.Array,
+        I: jax.Array,
+        delta: jax.Array,
+        noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         """J <- D J + I on the kept entries, and the gradient delta . J [params], summed over the batch.
 

@@ -37,16 +37,11 @@ class Bucket:
     immediate_rows: NDArray[np.int32]  # [n, E] which of the R rows are immediate
     immediate: NDArray[np.int64]  # [n, E, P] entries of I
     credit: NDArray[np.int32]  # [n, E] entries of `groups.entries`
-    first_entry: NDArray[np.uint32]  # [n, R] number of each row's first entry of J, as the native kernel counts them
+    columns: NDArray[np.int32]  # [n, P] parameters
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return *self.rows.shape, self.immediate.shape[2]
-
-    @property
-    def entries(self) -> jax.Array:
-        """The number of every entry of J, [1, n, R, P]; modulo 2^32, and with no meaning in the padding."""
-        return (self.first_entry[..., None] + jnp.arange(self.shape[2], dtype=jnp.uint32))[None]
 
     @property
     def block(self) -> NDArray[np.int64]:
@@ -69,7 +64,7 @@ def layout(blocks: Blocks) -> Layout:
     A bucket gathers D[R, R] for every block, which for large, unequal R takes more memory than J itself: in plain JAX
     the order must stay low enough for the sparsity. Blocks that hold every state entry share one D.
     """
-    kept, blocks = blocks, _complete(blocks)
+    blocks = _complete(blocks)
     entries = blocks.groups.entries
     heights, widths = blocks.heights, blocks.widths
     used = np.flatnonzero((heights > 0) & (widths > 0))
@@ -77,7 +72,7 @@ def layout(blocks: Blocks) -> Layout:
     kind = np.stack([_log2(heights), _log2(widths), heights == blocks.states], axis=1)[used]
     _, bucket_of = np.unique(kind, axis=0, return_inverse=True)
     members = [used[bucket_of.ravel() == bucket] for bucket in range(bucket_of.max(initial=-1) + 1)]
-    buckets = tuple(_bucket(blocks, kept, member) for member in members)
+    buckets = tuple(_bucket(blocks, member) for member in members)
 
     n_columns = sum(bucket.immediate.shape[0] * bucket.immediate.shape[2] for bucket in buckets)
     n_immediate = sum(bucket.credit.size for bucket in buckets)
@@ -103,7 +98,7 @@ def _complete(blocks: Blocks) -> Blocks:
     return dataclasses.replace(blocks, reach=Pattern(rows, cols, blocks.reach.shape))
 
 
-def _bucket(blocks: Blocks, kept: Blocks, member: NDArray[Any]) -> Bucket:
+def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
     entries, starts = blocks.groups.entries, blocks.groups.starts
     rows = _lines(blocks.reach, member)
     columns = _lines(blocks.groups.params, member)
@@ -123,16 +118,8 @@ def _bucket(blocks: Blocks, kept: Blocks, member: NDArray[Any]) -> Bucket:
         immediate_rows=np.where(exists, place - first, rows.shape[1]).astype(np.int32),
         immediate=np.where(real, immediate, blocks.groups.nnz),
         credit=credit,
-        first_entry=_first_entries(kept, member, rows),
+        columns=columns,
     )
-
-
-def _first_entries(kept: Blocks, member: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """Where the rows of the given blocks begin if all blocks [R, P] lie one behind the other."""
-    widths, group = kept.widths[member][:, None], np.broadcast_to(member[:, None], rows.shape)
-    before = np.concatenate([[0], np.cumsum(kept.heights * kept.widths)])[member][:, None]
-    nth = kept.reach.find(group, rows) - kept.reach.row_starts[member][:, None]
-    return (before + nth * widths).astype(np.uint32)
 
 
 def _lines(pattern: Pattern, lines: NDArray[Any], *, entry: bool = False) -> NDArray[np.int32]:
@@ -173,7 +160,13 @@ class ReferenceKernel(Kernel):
         return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
 
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array, noise: jax.Array | None
+        self,
+        blocks: Blocks,
+        J: Influence,
+        D: jax.Array,
+        I: jax.Array,
+        delta: jax.Array,
+        noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         D, I, delta = D[..., 0], I[..., 0], delta[..., 0]
         J_t = _add_immediate(blocks, _propagate(blocks, D, tuple(old.astype(D.dtype) for old in J)), I)
@@ -230,9 +223,15 @@ def _round(blocks: Blocks, influence: Influence, noise: jax.Array) -> Influence:
     """J in bfloat16."""
     word, turn = noise[:, 0, :, None, None], noise[:, 1, :, None, None]  # [B, 1, 1, 1]
     return tuple(
-        rounding.to_bfloat16(J, rounding.draw(word, turn, bucket.entries))
+        rounding.to_bfloat16(J, rounding.draw(word, turn, _numbers(blocks, bucket)))
         for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
     )
+
+
+def _numbers(blocks: Blocks, bucket: Bucket) -> jax.Array:
+    """The number of every entry in the whole J [states, params], modulo 2^32; [1, n, R, P]."""
+    rows, columns = (jnp.asarray(index, jnp.uint32) for index in (bucket.rows, bucket.columns))
+    return rows[None, :, :, None] * np.uint32(blocks.n_params) + columns[None, :, None, :]
 
 
 def _contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Array:

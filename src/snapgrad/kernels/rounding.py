@@ -4,8 +4,8 @@ To the nearest, J would stop growing where a step adds less than half of its las
 16 bits of a float32 that are cut off decide by chance: with f the part that is cut off, in units of the last bit kept,
 J is rounded away from zero where a draw u in [0, 1) has u >= 1 - f. The mean is exact, whatever f is.
 
-u is a hash of the seed, the step, the lane and the number of the entry, in that order: nothing is stored for an entry, and
-the result does not depend on threads or vectors. In every 16 steps the draws of an entry are 16 equidistant points in
+u is a hash of the seed, the step, the lane and the entry's number in J [states, params]: nothing is stored for an entry, and
+the result depends neither on threads nor on how J is laid out. In every 16 steps the draws of an entry are 16 equidistant points in
 random order, from a random phase. Each is uniform all the same; but what one step rounds up, others round down, and errors
 add up more slowly than independent ones do.
 """
