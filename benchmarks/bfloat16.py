@@ -1,9 +1,9 @@
-"""What storing J in bfloat16 does to the gradient where influence fades slowly or never, and to J itself.
+"""What storing J in bfloat16 does to the gradient where influence fades slowly or never.
 
-Three networks run for 500 steps, with an input that stays and with one that is drawn anew at every step; the gradient of
-the last step is compared with float64. Printed are the relative error of the gradient and that of its worst entry (of
-those at least a tenth as large as the largest), each the median over ten seeds of the rounding, with the range of the
-latter, for a batch of 1 and of 16.
+Three networks run for 500 steps, with an input that stays and with one that is drawn anew at every step; the gradient
+of the last step is compared with float64. Printed are the relative error of the gradient and that of its worst entry
+(of those at least a tenth as large as the largest), each the median over ten seeds of the rounding, with the range of
+the latter, for a batch of 1 and of 16.
 
     python benchmarks/bfloat16.py
 """
@@ -34,29 +34,30 @@ def loss(readout: Any, h: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.vdot(readout, h)
 
 
-def networks() -> dict[str, tuple[Any, Any, Any]]:
-    """By name: a cell, its parameters in float64, and a function from `influence_dtype` to the algorithm."""
-    cells = {
-        "SnAp-1, leak of 0.99": sg.UnitCell(leaky, INPUTS, UNITS),
-        "SnAp-1, LSTM, forget bias 7": sg.LSTM(INPUTS, UNITS),
-        "RFLO, decay 1": sg.UnitCell(summed, INPUTS, UNITS),
+def networks() -> dict[str, tuple[Any, Any]]:
+    """By name: parameters in float64, and a function from `influence_dtype` to the algorithm."""
+    leak, accumulator = (sg.UnitCell(rule, INPUTS, UNITS) for rule in (leaky, summed))
+    lstm = sg.LSTM(INPUTS, UNITS)
+    of_leak, of_lstm, of_accumulator = (
+        cell.init(jax.random.key(0), sparsity=0.75, dtype=np.float64) for cell in (leak, lstm, accumulator)
+    )
+    # c adds up all the time: with little feedback, and on small inputs, tanh(c) does not saturate.
+    little = jax.tree.map(lambda leaf: 0.1 * leaf, of_lstm.recurrent)
+    of_lstm = of_lstm._replace(bias=of_lstm.bias.at[UNITS : 2 * UNITS].set(7.0), recurrent=little)
+    return {
+        "SnAp-1, leak of 0.99": (of_leak, lambda dtype: sg.snap(leak, loss, order=1, influence_dtype=dtype)),
+        "SnAp-1, LSTM, forget bias 7": (of_lstm, lambda dtype: sg.snap(lstm, loss, order=1, influence_dtype=dtype)),
+        "RFLO, decay 1": (of_accumulator, lambda dtype: sg.rflo(accumulator, loss, decay=1, influence_dtype=dtype)),
     }
-    made = {}
-    for name, cell in cells.items():
-        params = cell.init(jax.random.key(0), sparsity=0.75, dtype=np.float64)
-        if "LSTM" in name:
-            slow = params.bias.at[UNITS : 2 * UNITS].set(7.0)
-            # c adds up all the time: without feedback, and on small inputs, tanh(c) does not saturate.
-            params = params._replace(bias=slow, recurrent=jax.tree.map(lambda leaf: 0.1 * leaf, params.recurrent))
-        if "RFLO" in name:
-            algorithm = lambda dtype, cell=cell: sg.rflo(cell, loss, decay=1, influence_dtype=dtype)
-        else:
-            algorithm = lambda dtype, cell=cell: sg.snap(cell, loss, order=1, influence_dtype=dtype)
-        made[name] = cell, params, algorithm
-    return made
 
 
-def gradients(algorithm: Any, params: Any, xs: jax.Array, keys: Any) -> np.ndarray:
+def inputs(name: str, kind: str, batch: int) -> np.ndarray:
+    steps = 1 if kind == "constant" else STEPS
+    xs = np.random.default_rng(0).normal(size=(steps, batch, INPUTS)) * (0.01 if "LSTM" in name else 1)
+    return np.broadcast_to(xs, (STEPS, batch, INPUTS))
+
+
+def gradients(algorithm: Any, params: Any, xs: np.ndarray, keys: Any) -> np.ndarray:
     """dL_T/dtheta of the cell for each key, [keys, params]."""
     params = sg.Params(params, jnp.ones(UNITS, jax.tree.leaves(params)[0].dtype))
     batch = xs.shape[1]
@@ -78,23 +79,19 @@ def errors(found: np.ndarray, exact: np.ndarray) -> tuple[float, np.ndarray]:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    for name, (_, params, algorithm) in networks().items():
+    for name, (params, algorithm) in networks().items():
         narrow = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
         for kind in ("constant", "random"):
             for batch in (1, 16):
-                steps = 1 if kind == "constant" else STEPS
-                xs = np.random.default_rng(0).normal(size=(steps, batch, INPUTS))
-                xs = jnp.asarray(np.broadcast_to(xs, (STEPS, batch, INPUTS)))
-                if "RFLO" in name and kind == "constant":
-                    xs = jnp.ones_like(xs)
-                if "LSTM" in name:
-                    xs = 0.01 * xs
+                xs = inputs(name, kind, batch)
                 exact = gradients(algorithm(None), params, xs, [None])[0]
                 keys = jax.random.split(jax.random.key(1), SEEDS)
                 found = gradients(algorithm("bfloat16"), narrow, xs.astype(np.float32), keys)
                 whole, worst = errors(found, exact)
-                print(f"{name:28} {kind:9} input, batch {batch:2}: {whole:7.2%}   worst entry {np.median(worst):7.2%} "
-                      f"({worst.min():.2%} to {worst.max():.2%})")  # fmt: skip
+                print(
+                    f"{name:28} {kind:9} input, batch {batch:2}: {whole:7.2%}   worst entry {np.median(worst):7.2%} "
+                    f"({worst.min():.2%} to {worst.max():.2%})"
+                )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +29,8 @@ def draws(steps, lanes, entries, seed=0):
 
 def test_every_sixteen_steps_an_entry_draws_sixteen_equidistant_points():
     u = draws(64, 3, 50).reshape(4, 16, 3, 50)
-    assert u.min() >= 0 and u.max() < 1
+    assert u.min() >= 0
+    assert u.max() < 1
     np.testing.assert_allclose(np.diff(np.sort(u, axis=1), axis=1), 1 / 16, atol=1e-9)
     first = u[:, 0]
     assert abs(first.mean() - 0.5) < 4 / np.sqrt(12 * first.size)
@@ -46,7 +49,7 @@ def test_draws_do_not_correlate():
 
 def test_the_mean_of_many_roundings_is_the_value():
     rng = np.random.default_rng(0)
-    values = np.concatenate([rng.normal(size=40), [1 + 2**-8, 1 + 2**-20, -1e-30, 3e-39, 2 - 2**-23]]).astype(np.float32)
+    values = np.append(rng.normal(size=40), [1 + 2**-8, 1 + 2**-20, -1e-30, 3e-39, 2 - 2**-23]).astype(np.float32)
     steps = 4096
     word, turn = jnp.moveaxis(rounding.noise(rounding.start(jax.random.key(0)), steps, 1), -1, 0)
     entry = jnp.arange(len(values), dtype=jnp.uint32)[None]
@@ -65,11 +68,15 @@ def test_what_needs_no_rounding_is_kept_and_what_is_finite_stays_so():
     kept = np.array([0.0, -0.0, 1.0, -2.5, 2.0**-130, LARGEST, -LARGEST, np.inf, -np.inf], np.float32)
     values = np.concatenate([kept, np.array([np.finfo(np.float32).max], np.float32)])
     signalling = np.array([0x7F800001, 0xFF80FFFF], np.uint32).view(np.float32)  # their upper halves are infinities
+
+    def rounded(values, bits):
+        bits = jnp.full(values.shape, bits, np.uint32)
+        return np.asarray(rounding.to_bfloat16(jnp.asarray(values), bits)).astype(np.float32)
+
     for bits in (0, 1, 2**16 - 1):
-        of = lambda x, bits=bits: np.asarray(rounding.to_bfloat16(jnp.asarray(x), jnp.full(x.shape, bits, np.uint32)))
-        np.testing.assert_array_equal(of(kept).astype(np.float32).view(np.uint32), kept.view(np.uint32))
-        assert of(values)[-1] == LARGEST
-        assert np.isnan(of(signalling).astype(np.float32)).all()
+        np.testing.assert_array_equal(rounded(kept, bits).view(np.uint32), kept.view(np.uint32))
+        assert rounded(values, bits)[-1] == LARGEST
+        assert np.isnan(rounded(signalling, bits)).all()
 
 
 def test_its_derivative_is_that_of_the_mean():
@@ -88,7 +95,8 @@ def gru_blocks(order):
 def entries_of(kernel, blocks, J, lanes):
     """J as [lanes, states, params], whatever the layout: what each state's delta picks if J is only passed on."""
     tile = kernel.influence_tile(lanes)
-    D = jnp.broadcast_to((blocks.dynamics.rows == blocks.dynamics.cols).astype(np.float32), (lanes, blocks.dynamics.nnz))
+    identity = (blocks.dynamics.rows == blocks.dynamics.cols).astype(np.float32)
+    D = jnp.broadcast_to(identity, (lanes, blocks.dynamics.nnz))
     I = jnp.zeros((lanes, blocks.groups.nnz), np.float32)
     noise = to_tiles(jnp.zeros((lanes, 2), np.uint32), tile)
 
@@ -143,7 +151,8 @@ def test_slow_influence_does_not_stagnate():
     decays, lanes = np.repeat(list(SLOW.values()), 3), 9
     D = jnp.asarray(decays[:, None] * (blocks.dynamics.rows == blocks.dynamics.cols), np.float32)
     I = np.random.default_rng(0).uniform(0.5, 1, (lanes, blocks.groups.nnz)).astype(np.float32)
-    entries = entries_of(NATIVE, blocks, run(NATIVE, blocks, lanes, D, jnp.asarray(I), 500, rounding.start(None)), lanes)
+    J = run(NATIVE, blocks, lanes, D, jnp.asarray(I), 500, rounding.start(None))
+    entries = entries_of(NATIVE, blocks, J, lanes)
     credit, param = blocks.groups.entries.cols[blocks.groups.entry_credit], blocks.groups.entry_param
     found = entries[:, credit, param]
     expected = I * np.array([sum(d**t for t in range(500)) for d in decays])[:, None]
@@ -196,12 +205,12 @@ def test_networks_side_by_side_round_as_they_do_alone():
         states = jnp.stack([rounding.start(jax.random.key(seed)) for seed in (0, 1)])
         noise = jnp.stack([to_tiles(rounding.noise(state, 1, lanes)[0], tile) for state in states])
         J = NATIVE.zeros(blocks, lanes, jnp.bfloat16)
-        step = jax.jit(lambda noise, D=D, I=I, delta=delta, J=J: NATIVE.influence_step(blocks, J, D, I, delta, noise)[0])
-        together = np.asarray(jax.vmap(step)(noise).astype(np.float32))
+        step = jax.jit(partial(NATIVE.influence_step, blocks, J, D, I, delta))
+        together = np.asarray(jax.vmap(step)(noise)[0].astype(np.float32))
         for i in range(2):
-            np.testing.assert_array_equal(together[i], np.asarray(step(noise[i]).astype(np.float32)))
+            np.testing.assert_array_equal(together[i], np.asarray(step(noise[i])[0].astype(np.float32)))
         assert np.any(together[0] != together[1])
-        restarted = NATIVE.forget(step(noise[0]), jnp.arange(lanes) == 1)
-        lanes_of = lambda J, lanes=lanes: np.asarray(from_tiles(J.astype(np.float32), lanes))
-        np.testing.assert_array_equal(lanes_of(restarted)[[0, 2]], lanes_of(together[0])[[0, 2]])
-        assert not lanes_of(restarted)[1].any()
+        restarted = NATIVE.forget(step(noise[0])[0], jnp.arange(lanes) == 1)
+        before, after = (np.asarray(from_tiles(of.astype(np.float32), lanes)) for of in (together[0], restarted))
+        np.testing.assert_array_equal(np.delete(after, 1, axis=0), np.delete(before, 1, axis=0))
+        assert not after[1].any()

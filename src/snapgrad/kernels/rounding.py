@@ -1,13 +1,13 @@
 """Stochastic rounding of J to bfloat16, the same bits wherever it is computed (native/rounding.h draws alike).
 
-To the nearest, J would stop growing where a step adds less than half of its last bit, and stop decaying likewise. So the
-16 bits of a float32 that are cut off decide by chance: with f the part that is cut off, in units of the last bit kept,
-J is rounded away from zero where a draw u in [0, 1) has u >= 1 - f. The mean is exact, whatever f is.
+Rounded to the nearest, J would stop growing where a step adds less than half of its last bit, and stop decaying
+likewise. So chance decides: with f the part that is cut off, in units of the last bit kept, J is rounded away from zero
+where a draw u in [0, 1) has u >= 1 - f. The mean is exact, whatever f is.
 
-u is a hash of the seed, the step, the lane and the entry's number in J [states, params]: nothing is stored for an entry, and
-the result depends neither on threads nor on how J is laid out. In every 16 steps the draws of an entry are 16 equidistant points in
-random order, from a random phase. Each is uniform all the same; but what one step rounds up, others round down, and errors
-add up more slowly than independent ones do.
+u is a hash of the seed, the step, the lane and the entry's number in J [states, params]: nothing is stored for an
+entry, and the result depends neither on threads nor on how J is laid out. In every 16 steps the draws of an entry are
+16 equidistant points in random order, from a random phase. Each is uniform all the same; but what one step rounds up,
+others round down, and errors add up more slowly than independent ones do (docs/performance.md has the figures).
 """
 
 from __future__ import annotations
