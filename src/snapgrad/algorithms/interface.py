@@ -62,8 +62,8 @@ class Algorithm(NamedTuple):
     """A way to compute gradients of a recurrent cell: three pure functions.
 
     init(params, batch_size, key=None) -> state
-        The state of `batch_size` sequences about to start. Only `uoro` uses the key, and
-        the rounding of an influence in bfloat16.
+        The state of `batch_size` sequences about to start. Only `uoro` uses the key, and the
+        rounding of an influence in bfloat16.
     grad(params, state, xs, targets) -> (Gradient, state)
         The gradient over a window xs [T, B, ...], targets [T, B, ...] (any pytree), and the state to go on from. T = 1
         is fully online. It compiles once a window shape, and can be used inside `jit`, `scan` and `vmap`. An episodic
