@@ -179,8 +179,8 @@ Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
 }
 
 ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer old,
-                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, Out influence,
-                          Out gradient) {
+                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, ffi::AnyBuffer noise,
+                          Out influence, Out gradient) {
   return guarded([&] {
     const auto& plan = plan_of<BlocksPlan>(held);
     const ffi::DataType type = dynamics.element_type(), stored = influence->element_type();
@@ -191,6 +191,8 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
     check_equal("dynamics", check("dynamics", dynamics, type, {tiles, plan.dynamics, tile}), outer);
     check_equal("immediate", check("immediate", immediate, type, {tiles, plan.immediate, tile}), outer);
     check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
+    const int64_t words = half ? kNoiseWords : 0;
+    check_equal("noise", check("noise", noise, ffi::DataType::U32, {tiles, words, tile}), outer);
     check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
     carry_over(old, *influence);
     XlaPool pool(threads);
@@ -199,7 +201,9 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
       kernels().influence_step(kind, half ? Type::kBfloat16 : kind,
                                {plan, tiles, tile, nth(*influence, i, batch * plan.kept),
                                 nth(dynamics, i, batch * plan.dynamics), nth(immediate, i, batch * plan.immediate),
-                                nth(delta, i, batch * plan.states), nth(*gradient, i, plan.params)},
+                                nth(delta, i, batch * plan.states),
+                                static_cast<const uint32_t*>(noise.untyped_data()) + i * batch * words,
+                                nth(*gradient, i, plan.params)},
                                pool);
     }
   });
@@ -309,7 +313,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { re
       .Attr<std::string_view>("plan")
 using Any = ffi::AnyBuffer;
 XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
-                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
+                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kForget, forget, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kProduct, product,

@@ -10,6 +10,9 @@ namespace snapgrad {
 
 enum class Type { kFloat32, kFloat64, kBfloat16 };
 
+// What the rounding of J is drawn from, for each lane: a word and a turn (rounding.h).
+constexpr int64_t kNoiseWords = 2;
+
 // J <- D J + I on every block, in place; g <- sum over lanes of delta . J.
 struct InfluenceStep {
   const BlocksPlan& plan;
@@ -18,6 +21,7 @@ struct InfluenceStep {
   const void* dynamics;   // [tiles, dynamics, tile]
   const void* immediate;  // [tiles, immediate, tile]: group by group, each [E, P]
   const void* delta;      // [tiles, states, tile]
+  const uint32_t* noise;  // [tiles, kNoiseWords, tile] where J is stored in bfloat16
   void* gradient;         // [params]
 };
 
