@@ -193,7 +193,7 @@ def test_a_stream_is_rounded_alike_however_it_is_cut_and_by_its_key():
     assert np.abs(weights / 500 - 1).max() < 0.03
     other = last((jax.random.key(1),), 1)
     assert np.any(other[1] != whole[1])
-    with pytest.raises(ValueError, match="`key` must be a PRNG key or None, got 0"):
+    with pytest.raises(TypeError, match="`key` must be one PRNG key, such as"):
         algorithm.init(params, 2, key=0)
 
 

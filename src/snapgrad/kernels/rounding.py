@@ -23,8 +23,6 @@ _GOLDEN = np.uint32(0x9E3779B9)  # odd, 2^32 over the golden ratio: sets neighbo
 
 def start(key: jax.Array | None) -> jax.Array:
     """Seed and step, [2]: what all draws of one stream follow from."""
-    if key is not None and not isinstance(key, jax.Array):
-        raise ValueError(f"`key` must be a PRNG key or None, got {key!r}")
     seed = jnp.zeros((), jnp.uint32) if key is None else jax.random.bits(key, (), jnp.uint32)
     return jnp.stack([seed, jnp.zeros((), jnp.uint32)])
 
