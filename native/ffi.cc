@@ -210,8 +210,8 @@ Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
 }
 
 ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer old,
-                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, Out influence,
-                          Out gradient) {
+                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, ffi::AnyBuffer noise,
+                          Out influence, Out gradient) {
   return guarded([&] {
     const auto held_plan = plan_in<BlocksPlan>(*held->place);
     const BlocksPlan& plan = *held_plan;
@@ -226,6 +226,8 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
     check_equal("dynamics", check("dynamics", dynamics, type, {tiles, room.dynamics, tile}), outer);
     check_equal("immediate", check("immediate", immediate, type, {tiles, room.immediate, tile}), outer);
     check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
+    const int64_t words = half ? kNoiseWords : 0;
+    check_equal("noise", check("noise", noise, ffi::DataType::U32, {tiles, words, tile}), outer);
     check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
     carry_over(old, *influence);
     XlaPool pool(threads);
@@ -234,7 +236,9 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
       kernels().influence_step(kind, half ? Type::kBfloat16 : kind,
                                {plan, tiles, tile, room, nth(*influence, i, batch * room.influence),
                                 nth(dynamics, i, batch * room.dynamics), nth(immediate, i, batch * room.immediate),
-                                nth(delta, i, batch * plan.states), nth(*gradient, i, plan.params)},
+                                nth(delta, i, batch * plan.states),
+                                static_cast<const uint32_t*>(noise.untyped_data()) + i * batch * words,
+                                nth(*gradient, i, plan.params)},
                                pool);
     }
   });
@@ -351,7 +355,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { re
       .Attr<std::string_view>("plan")
 using Any = ffi::AnyBuffer;
 XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
-                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
+                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kForget, forget, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kProduct, product,

@@ -8,8 +8,8 @@
 
 template <class T, class S, int C>
 void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics,
-                     const uint32_t* old_at, int64_t stride, const T* immediate, const T* delta, T* old_rows,
-                     T* gradient) {
+                     const uint32_t* old_at, int64_t stride, const T* immediate, const T* delta,
+                     const uint32_t* noise, T* old_rows, T* gradient) {
   constexpr int N = kTile;
   using V = Vector<T, N>;
   const Block& block = plan.blocks[strip.block];
@@ -31,6 +31,14 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
   const uint32_t* const starts = net.starts.data() + 1;
   const int32_t* const states = net.rows.data();
   const int64_t ahead = rows * C * N;
+  Vector<uint32_t, N> word{}, turn{};
+  uint32_t column_places[C] = {};
+  if constexpr (kIsRounded<S>) {
+    word = load<uint32_t, N>(noise);
+    turn = load<uint32_t, N>(noise + N);
+    const int32_t* const param = plan.column_param.data() + block.column_at + strip.first;
+    for (int c = 0; c < C; ++c) column_places[c] = static_cast<uint32_t>(param[c]) * kGolden;
+  }
   for (int64_t row = 0; row < rows; ++row) {
     V sum[C];
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] = V{};
@@ -50,7 +58,11 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
     const V weight = load<T, N>(delta + static_cast<int64_t>(states[row]) * N);
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
       g[c] += weight * sum[c];
-      store<T, N>(J + c * N, sum[c]);
+      if constexpr (kIsRounded<S>) {
+        store_rounded<N>(J + c * N, sum[c], word ^ (row_place(plan, states[row]) + column_places[c]), turn);
+      } else {
+        store<T, N>(J + c * N, sum[c]);
+      }
     }
     // The next strip lies behind this one: ask for it now, because no processor sees so far ahead.
     constexpr int kLine = 64 / sizeof(S);
@@ -100,6 +112,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
         const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * call.room.dynamics * N;
         const T* const immediate = static_cast<const T*>(call.immediate) + tile * call.room.immediate * N;
         const T* const delta = static_cast<const T*>(call.delta) + tile * plan.states * N;
+        const uint32_t* const noise = kIsRounded<S> ? call.noise + tile * kNoiseWords * N : nullptr;
         // D in the order in which every strip of the block will use it.
         T* to = in_order.data;
         for (const Term& term : net.terms) {
@@ -110,7 +123,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
           const Strip& strip = strips.all[i];
           with_columns<kAccumulators>(strip.width, [&](auto columns) {
             influence_lanes<T, S, decltype(columns)::value>(plan, strip, influence, in_order.data, old_at.data,
-                                                            stride, immediate, delta, old_rows.data,
+                                                            stride, immediate, delta, noise, old_rows.data,
                                                             gradients.data + strip.first * N);
           });
         }

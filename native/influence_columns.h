@@ -7,8 +7,9 @@
 
 template <class T, class S, int N, int R>
 void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
-                       const T* delta, T* old_rows, T* gradient) {
+                       const T* delta, const uint32_t* noise, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
+  using V32 = Vector<uint32_t, N>;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
   const int64_t rows = static_cast<int64_t>(net.rows.size()), stride = block.width;
@@ -42,7 +43,14 @@ void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence,
     const T weight = delta[net.rows[row]];
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
       g[j] += weight * sum[j];
-      store<T, N>(J + row * stride + at(j), sum[j]);
+      if constexpr (kIsRounded<S>) {
+        const int32_t* const param = plan.column_param.data() + block.column_at + strip.first + at(j);
+        const V32 params = load<uint32_t, N>(reinterpret_cast<const uint32_t*>(param));
+        const V32 places = row_place(plan, net.rows[row]) + params * kGolden;
+        store_rounded<N>(J + row * stride + at(j), sum[j], noise[0] ^ places, noise[1] + V32{});
+      } else {
+        store<T, N>(J + row * stride + at(j), sum[j]);
+      }
     }
   }
   SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) store<T, N>(gradient + j * N, g[j]);
@@ -69,11 +77,13 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
       const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * call.room.dynamics;
       const T* const immediate = static_cast<const T*>(call.immediate) + lane * call.room.immediate;
       const T* const delta = static_cast<const T*>(call.delta) + lane * plan.states;
+      const uint32_t* const noise = kIsRounded<S> ? call.noise + lane * kNoiseWords : nullptr;
       for (int64_t s = range.begin; s < range.end; ++s) {
         T* const gradient = gradients.data + (s - range.begin) * kSlots;
         with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
           influence_columns<T, S, decltype(n)::value, decltype(r)::value>(plan, strips.all[s], influence, dynamics,
-                                                                         immediate, delta, old_rows.data, gradient);
+                                                                         immediate, delta, noise, old_rows.data,
+                                                                         gradient);
         });
       }
     }

@@ -9,6 +9,7 @@ namespace {
 
 #include "simd.h"
 
+#include "rounding.h"
 #include "influence_columns.h"
 #include "influence.h"
 #include "credit.h"

@@ -10,6 +10,9 @@ namespace snapgrad {
 
 enum class Type { kFloat32, kFloat64, kBfloat16 };
 
+// What the rounding of J is drawn from, for each lane: a word and a turn (rounding.h).
+constexpr int64_t kNoiseWords = 2;
+
 // Buffers whose size goes with the pattern may be longer than the plan asks for: they have room for another plan. Then
 // `room` says how many entries a lane has of each; the rest is not used.
 
@@ -25,6 +28,7 @@ struct InfluenceStep {
   const void* dynamics;   // [tiles, room, tile]
   const void* immediate;  // [tiles, room, tile]: group by group, each [E, P]
   const void* delta;      // [tiles, states, tile]
+  const uint32_t* noise;  // [tiles, kNoiseWords, tile] where J is stored in bfloat16
   void* gradient;         // [params]
 };
 

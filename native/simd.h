@@ -54,21 +54,6 @@ inline Vector<T, N> load(const Bfloat16* from) {
   return v;
 }
 
-// Rounds to the nearest, ties to even; what is not a number stays so.
-template <class T, int N>
-inline void store(Bfloat16* to, Vector<T, N> v) {
-  Vector<uint32_t, N> wide;
-  __builtin_memcpy(&wide, &v, sizeof v);
-  const Vector<uint32_t, N> rounded = (wide + 0x7fff + ((wide >> 16) & 1)) >> 16;
-  const Vector<uint32_t, N> quiet = (wide >> 16) | 0x40;
-  if constexpr (N == 1) {
-    to->bits = static_cast<uint16_t>(v == v ? rounded : quiet);
-  } else {
-    const Vector<uint16_t, N> half = __builtin_convertvector(v == v ? rounded : quiet, Vector<uint16_t, N>);
-    __builtin_memcpy(to, &half, sizeof half);
-  }
-}
-
 template <int K>
 struct Constant {
   static constexpr int value = K;

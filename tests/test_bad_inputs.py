@@ -136,7 +136,7 @@ def by_kind():
     for (name, call), value in itertools.product(KEYS.items(), (0, "key", 1.5, np.zeros(2), jax.random.split(KEY))):
         wanted = "`key` must be one PRNG key, such as jax.random.key(0), got "
         yield f"key of {name}: {value!r}", lambda call=call, value=value: call(value), wanted
-    for (name, call), value in itertools.product(ARRAYS.items(), ("abc", None, [[1], [1, 2]], object())):
+    for (name, call), value in itertools.product(ARRAYS.items(), ("abc", None, [[1], [1, 2]], ...)):
         if (name, value) != ("targets", None):  # which is a pytree without leaves
             wanted = f"`{name}` must be an array of numbers, got {type(value).__name__} "
             yield f"{name}: {value!r}", lambda call=call, value=value: call(value), wanted

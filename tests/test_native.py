@@ -17,8 +17,8 @@ from oracles import flat
 from variants import VARIANTS, relative_error
 
 import snapgrad as sg
-from snapgrad.kernels import binding
-from snapgrad.kernels.base import Sums
+from snapgrad.kernels import binding, rounding
+from snapgrad.kernels.base import Sums, to_tiles
 from snapgrad.kernels.native import NativeKernel
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.select import NATIVE, REFERENCE
@@ -71,8 +71,8 @@ def values_for(blocks, batch_size, dtype, seed=0):
     return [jnp.asarray(rng.normal(size=(shape[0], n, shape[1])), dtype) for n in sizes]
 
 
-def step(blocks, J, D, I, delta):
-    return jax.jit(lambda *args: NATIVE.influence_step(blocks, *args))(J, D, I, delta)
+def step(blocks, *args):
+    return jax.jit(lambda *args: NATIVE.influence_step(blocks, *args))(*args)
 
 
 def large_network(units=96, sparsity=0.9, order=2):
@@ -107,6 +107,8 @@ BITS = """
 import hashlib, jax, numpy as np, sys
 sys.path.insert(0, "tests")
 from test_native import large_network, step, values_for
+from snapgrad.kernels import rounding
+from snapgrad.kernels.base import to_tiles
 from snapgrad.kernels.select import NATIVE
 import snapgrad as sg
 from snapgrad.kernels.products import NativeMatrix
@@ -122,6 +124,10 @@ for batch_size in (1, 16):
     for _ in range(3):
         J, g = step(blocks, J, D, I, delta)
     note(J, g)
+    J = NATIVE.zeros(blocks, batch_size, jax.numpy.bfloat16)
+    for words in rounding.noise(rounding.start(None), 3, batch_size):
+        J, g = step(blocks, J, D, I, delta, to_tiles(words, NATIVE.influence_tile(batch_size)))
+    note(J.astype(np.float32), g)
 note(*NATIVE.credit_step(blocks, NATIVE.zero_credit(blocks, 16, np.float32) + 1, D, delta))
 weights = sg.GRU(4, 500).init(jax.random.key(0), sparsity=0.9, dtype=np.float32).recurrent
 def objective(values, x):
@@ -209,7 +215,7 @@ def test_bfloat16_storage_loses_little_and_agrees_with_the_reference(batch_size)
         algorithm = sg.snap(cell, readout_loss, order=2, influence_dtype=dtype, backend=backend)
         gradient, state = algorithm.grad(params, algorithm.init(params, batch_size), xs, targets)
         grads[backend, dtype is None] = flat(gradient.grads.cell)
-    assert {leaf.dtype for leaf in jax.tree.leaves(state.memory)} == {jnp.dtype(jnp.bfloat16)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.memory.J)} == {jnp.dtype(jnp.bfloat16)}
     error = relative_error(grads["native", False], grads["native", True])
     assert 1e-5 < error < 1e-2
     assert relative_error(grads["native", False], grads["reference", False]) < 2e-3
@@ -220,17 +226,19 @@ def readout_loss(readout, h, target):
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_bfloat16_rounds_to_even_and_keeps_what_is_not_a_number(batch_size):
+def test_bfloat16_keeps_what_needs_no_rounding_and_what_is_not_a_number(batch_size):
     blocks = large_network(units=8, sparsity=0.5, order=1)
     D, I, delta = values_for(blocks, batch_size, np.float32)
-    special = np.array([np.nan, np.inf, -np.inf, 3.3895e38, 1 + 2**-8, 1 + 3 * 2**-8, -2.5, -0.0], np.float32)
+    largest = float(jnp.finfo(jnp.bfloat16).max)  # to which what lies above is cut
+    special = np.array([np.nan, np.inf, -np.inf, largest, 3.4028e38, 1.5, -2.5, -0.0], np.float32)
     I = jnp.asarray(np.resize(special, I.shape))
-    J, _ = step(blocks, NATIVE.zeros(blocks, batch_size, jnp.bfloat16), 0 * D, I, delta)
+    words = rounding.noise(rounding.start(None), 1, batch_size)[0]
+    noise = to_tiles(words, NATIVE.influence_tile(batch_size))
+    J, _ = step(blocks, NATIVE.zeros(blocks, batch_size, jnp.bfloat16), 0 * D, I, delta, noise)
     values = np.asarray(J.astype(np.float32)).ravel()
-    expected = np.asarray(I.astype(jnp.bfloat16).astype(np.float32)).ravel()
     for name in ("isnan", "isposinf", "isneginf"):
-        assert getattr(np, name)(values).sum() == getattr(np, name)(expected).sum() > 0
-    assert set(values[np.isfinite(values)]) == set(expected[np.isfinite(expected)]) | {0.0}
+        assert getattr(np, name)(values).sum() == getattr(np, name)(np.asarray(I)).sum() > 0
+    assert set(values[np.isfinite(values)]) == {largest, 1.5, -2.5, 0.0}
 
 
 def test_a_block_with_very_many_columns():
@@ -256,6 +264,8 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
         ((J, D.astype(np.int32), I, delta), "must be float32 or float64"),
         ((J, D[..., :3], I, delta), "tiles of 1 or 8 lanes"),
         ((J, D[0, 0], I, delta), "must have more axes"),
+        ((J.astype(jnp.bfloat16), D, I, delta), "`noise` must be"),
+        ((J, D, I, delta, jnp.zeros((2, 2, 8), np.uint32)), "`noise` must be"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             step(blocks, *wrong)
@@ -322,7 +332,7 @@ def test_every_index_is_checked_when_a_plan_is_made():
 
 
 def test_sums_of_products():
-    from snapgrad.kernels.base import from_tiles, to_tiles
+    from snapgrad.kernels.base import from_tiles
 
     rng = np.random.default_rng(0)
     which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 5, 20)

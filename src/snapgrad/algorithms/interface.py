@@ -64,8 +64,8 @@ class Algorithm(NamedTuple):
     """A way to compute gradients of a recurrent cell: pure functions, and what they were made for.
 
     init(params, batch_size, key=None) -> state
-        The state of `batch_size` sequences about to start. Only the random ones (`uoro`, `kf_rtrl`, `ok`) use the key.
-        Refuses what would not fit into memory.
+        The state of `batch_size` sequences about to start. Only the random ones (`uoro`, `kf_rtrl`, `ok`) and the
+        rounding of an influence in bfloat16 use the key. Refuses what would not fit into memory.
     grad(params, state, xs, targets) -> (Gradient, state)
         The gradient over a window xs [T, B, ...], targets [T, B, ...] (any pytree), and the state to go on from. T = 1
         is fully online. It compiles once a window shape, and can be used inside `jit`, `scan` and `vmap`. An episodic

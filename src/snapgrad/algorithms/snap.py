@@ -14,7 +14,7 @@ state and influence are carried on unchanged ("stale") until `reset`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +32,19 @@ from snapgrad.algorithms.base import (
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.cells.base import Cell, PyTree
+from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Influence, Kernel, Structure, to_tiles
 from snapgrad.kernels.select import Backend
 from snapgrad.sparsity.moves import parameter_sources
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
+
+
+class Memory(NamedTuple):
+    """The influence, and what the rounding of its next step is drawn from (None where it is not rounded)."""
+
+    J: Influence
+    rounding: jax.Array | None
 
 
 def snap(
@@ -57,7 +65,8 @@ def snap(
         episodic: declares that every window is one whole sequence: it starts from reset and ends the sequence. The
             gradient is the same, computed the far cheaper way of `algorithms/episodic.py`.
         influence_dtype: what J is stored in: the parameters' dtype for None, or "bfloat16" for half the memory, with
-            arithmetic still in float32.
+            arithmetic still in float32. It is rounded stochastically: unbiased, but the gradient gets noise of a
+            percent or so where influence lasts for hundreds of steps; the `key` of `init` seeds it.
         backend: "native" (C++, CPU), "reference" (plain JAX, any device), or "auto": native wherever it can run.
             Only the reference's gradients can be differentiated once more (meta-learning).
     """
@@ -82,13 +91,15 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
     """Carries the influence J with the state. With a `decay` D_t is that number times the identity, as in RFLO."""
     arguments.influence_dtype(influence_dtype)
 
-    def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Influence:
+    def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Memory:
         dtype = param_dtype(params)
         if influence_dtype is not None and dtype != jnp.float32:
             raise ValueError(f"`params` must be float32 with an `influence_dtype` of bfloat16, got {dtype}")
-        return kernel.zeros(blocks_of(params), batch_size, dtype if influence_dtype is None else jnp.bfloat16)
+        if influence_dtype is None:
+            return Memory(kernel.zeros(blocks_of(params), batch_size, dtype), None)
+        return Memory(kernel.zeros(blocks_of(params), batch_size, jnp.bfloat16), rounding.start(key))
 
-    def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: Influence, xs: Any) -> tuple[jax.Array, Any]:
+    def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: Memory, xs: Any) -> tuple[jax.Array, Any]:
         trajectory = unroll(kernel, cell, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
@@ -103,28 +114,34 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
 
             def step(carry: tuple[Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
-                s_tm1, x_t, delta_t = at_t
+                s_tm1, x_t, delta_t, noise_t = at_t
                 D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
-                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile))
+                noise_t = jax.tree.map(lambda words: to_tiles(words, tile), noise_t)
+                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile), noise_t)
                 return (J_t, g + g_t), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
-            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
-            (J_T, g), _ = jax.lax.scan(step, (J_0, g), at)
-            return Outcome(unravel(g), trajectory.last, J_T)
+            noise = after = None
+            if memory.rounding is not None:
+                noise = rounding.noise(memory.rounding, *xs.shape[:2])
+                after = rounding.advance(memory.rounding, xs.shape[0])
+            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), noise
+            (J_T, g), _ = jax.lax.scan(step, (memory.J, g), at)
+            return Outcome(unravel(g), trajectory.last, Memory(J_T, after))
 
         return trajectory.outputs, backward
 
-    def restart(kernel: Kernel, J: Influence, where: jax.Array) -> Influence:
-        return kernel.forget(J, where)
+    def restart(kernel: Kernel, memory: Memory, where: jax.Array) -> Memory:
+        return memory._replace(J=kernel.forget(memory.J, where))
 
     def blocks_of(params: PyTree) -> Blocks:
         jacobians = cell.jacobians(params)
         dynamics = jacobians.dynamics if decay is None else Pattern.diagonal(jacobians.dynamics.shape[0])
         return influence_blocks(jacobians.groups, dynamics, order)
 
-    def transfer(kernel: Kernel, J: Influence, old: PyTree, new: PyTree) -> Influence:
-        return kernel.carry_over(blocks_of(old), blocks_of(new), parameter_sources(old, new), J)
+    def transfer(kernel: Kernel, memory: Memory, old: PyTree, new: PyTree) -> Memory:
+        sources = parameter_sources(old, new)
+        return memory._replace(J=kernel.carry_over(blocks_of(old), blocks_of(new), sources, memory.J))
 
     def structures(params: PyTree) -> tuple[Structure, ...] | None:
         blocks = blocks_of(params)

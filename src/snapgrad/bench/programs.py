@@ -11,6 +11,7 @@ import optax
 
 import snapgrad as sg
 from snapgrad.bench.timing import Repeated
+from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Kernel, to_tiles
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
@@ -58,10 +59,13 @@ def fused_step(kernel: Kernel, blocks: Blocks, batch: int, dtype: Any = jnp.floa
     sizes = blocks.dynamics.nnz, blocks.groups.nnz, blocks.states
     values = (0.05 * jax.random.normal(key, (batch, n)) for key, n in zip(keys, sizes, strict=True))
     D, I, delta = (to_tiles(value, tile) for value in values)
+    noise = None
+    if dtype == jnp.bfloat16:
+        noise = to_tiles(rounding.noise(rounding.start(None), 1, batch)[0], tile)
 
     def step(carry: Any) -> Any:
         J, total = carry
-        J, g = kernel.influence_step(blocks, J, D, I, delta)
+        J, g = kernel.influence_step(blocks, J, D, I, delta, noise)
         return J, total + g
 
     return Repeated(step, (kernel.zeros(blocks, batch, dtype), jnp.zeros(blocks.n_params)))

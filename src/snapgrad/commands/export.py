@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from snapgrad.cells.unit import UnitCell
 from snapgrad.files import write_arrays
 from snapgrad.persistence import save
 from snapgrad.pytorch import to_torch
@@ -36,6 +37,8 @@ class Export:
         out = self.out or self.run_directory / ("torch.safetensors" if self.torch else "params.safetensors")
         loaded = load_run(self.run_directory)
         if self.torch:
+            if not isinstance(loaded.cell, UnitCell):
+                raise ValueError("`torch` must be left out for a run of several layers, got --torch")
             write_arrays(out, to_torch(loaded.cell, loaded.params), {})
         else:
             save(out, loaded.params)

@@ -87,11 +87,18 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+        self,
+        blocks: Blocks,
+        J: Influence,
+        D: jax.Array,
+        I: jax.Array,
+        delta: jax.Array,
+        noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         """J <- D J + I on the kept entries, and the gradient delta . J [params], summed over the batch.
 
-        In tiles: D of nnz(blocks.dynamics), I of nnz(I) in the order of the groups, delta = dL/ds of the states.
+        In tiles: D of nnz(blocks.dynamics), I of nnz(I) in the order of the groups, delta = dL/ds of the states; and
+        the noise of this step (`rounding.noise`) where J is stored in bfloat16 and D is not, else None.
         """
 
     @abc.abstractmethod

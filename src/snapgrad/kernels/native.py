@@ -73,11 +73,19 @@ class NativeKernel(Kernel):
         return jnp.zeros((-(-batch_size // tile), blocks.kept, tile), dtype)
 
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+        self,
+        blocks: Blocks,
+        J: Influence,
+        D: jax.Array,
+        I: jax.Array,
+        delta: jax.Array,
+        noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
+        if noise is None:
+            noise = jnp.zeros((J.shape[0], 0, J.shape[2]), jnp.uint32)
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
         call = _call("influence_step", (_like(J), gradient), in_place=True)
-        J, g = call(J, D, I, delta, plan=self._plan(blocks))
+        J, g = call(J, D, I, delta, noise, plan=self._plan(blocks))
         return J, g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:

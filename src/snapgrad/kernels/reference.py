@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Credit, Influence, Kernel, Sums, place_sources
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
 from snapgrad.sparsity.pattern import Pattern
@@ -36,6 +37,7 @@ class Bucket:
     immediate_rows: NDArray[np.int32]  # [n, E] which of the R rows are immediate
     immediate: NDArray[np.int64]  # [n, E, P] entries of I
     credit: NDArray[np.int32]  # [n, E] entries of `groups.entries`
+    columns: NDArray[np.int32]  # [n, P] parameters
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -116,6 +118,7 @@ def _bucket(blocks: Blocks, member: NDArray[Any]) -> Bucket:
         immediate_rows=np.where(exists, place - first, rows.shape[1]).astype(np.int32),
         immediate=np.where(real, immediate, blocks.groups.nnz),
         credit=credit,
+        columns=columns,
     )
 
 
@@ -158,12 +161,17 @@ class ReferenceKernel(Kernel):
         return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
 
     def influence_step(
-        self, blocks: Blocks, J: Influence, D: jax.Array, I: jax.Array, delta: jax.Array
+        self,
+        blocks: Blocks,
+        J: Influence,
+        D: jax.Array,
+        I: jax.Array,
+        delta: jax.Array,
+        noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         D, I, delta = D[..., 0], I[..., 0], delta[..., 0]
         J_t = _add_immediate(blocks, _propagate(blocks, D, tuple(old.astype(D.dtype) for old in J)), I)
-        stored = tuple(new.astype(old.dtype) for new, old in zip(J_t, J, strict=True))
-        return stored, _contract(blocks, delta, J_t)
+        return J_t if noise is None else _round(blocks, J_t, noise), _contract(blocks, delta, J_t)
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
         return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
@@ -232,6 +240,21 @@ def _add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -
         J.at[:, bucket.block, bucket.immediate_rows].add(immediate[:, bucket.immediate], mode="drop")
         for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
     )
+
+
+def _round(blocks: Blocks, influence: Influence, noise: jax.Array) -> Influence:
+    """J in bfloat16."""
+    word, turn = noise[:, 0, :, None, None], noise[:, 1, :, None, None]  # [B, 1, 1, 1]
+    return tuple(
+        rounding.to_bfloat16(J, rounding.draw(word, turn, _numbers(blocks, bucket)))
+        for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
+    )
+
+
+def _numbers(blocks: Blocks, bucket: Bucket) -> jax.Array:
+    """The number of every entry in the whole J [states, params], modulo 2^32; [1, n, R, P]."""
+    rows, columns = (jnp.asarray(index, jnp.uint32) for index in (bucket.rows, bucket.columns))
+    return rows[None, :, :, None] * np.uint32(blocks.n_params) + columns[None, :, None, :]
 
 
 def _contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Array:

@@ -6,7 +6,7 @@ sample variances; with one seed of each there is no spread, and the verdict says
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -35,6 +35,15 @@ class Finding:
 
     claim: Claim
     comparisons: tuple[Comparison, ...]
+    planned: int  # comparisons that there are to be
+
+    @property
+    def evidence(self) -> str:
+        """How much the verdict rests on."""
+        held, made = sum(comparison.holds for comparison in self.comparisons), len(self.comparisons)
+        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        open_still = f", {self.planned - made} still to be made" if made < self.planned else ""
+        return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else "none yet"
 
     @property
     def verdict(self) -> Verdict:
@@ -49,16 +58,19 @@ class Finding:
         return min((len(one.runs) for c in self.comparisons for one in (c.better, c.than)), default=0)
 
 
-def judge(claim: Claim, measured: Sequence[Measured], metric: str) -> Finding:
-    """Compares all pairs that the claim speaks of and that have results."""
+def judge(claim: Claim, measured: Sequence[Measured], planned: Iterable[tuple[str, str]], metric: str) -> Finding:
+    """Compares all pairs that the claim speaks of and that have results; `planned` are networks with methods."""
     by_name = {(one.network, one.method): one for one in measured}
-    networks = claim.networks or tuple(dict.fromkeys(one.network for one in measured))
-    found = []
-    for network in networks:
-        for better, than in _pairs(claim):
-            if (network, better) in by_name and (network, than) in by_name:
-                found.append(_compare(claim, network, by_name[network, better], by_name[network, than], metric))
-    return Finding(claim, tuple(found))
+    wanted = dict.fromkeys(planned)
+    networks = claim.networks or tuple(dict.fromkeys(network for network, _ in wanted))
+    pairs = [
+        ((network, better), (network, than))
+        for network in networks
+        for better, than in _pairs(claim)
+        if (network, better) in wanted and (network, than) in wanted
+    ]
+    found = [_compare(claim, a[0], by_name[a], by_name[b], metric) for a, b in pairs if a in by_name and b in by_name]
+    return Finding(claim, tuple(found), len(pairs))
 
 
 def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:

@@ -44,18 +44,19 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
                     written.append(_save(influence.figure(looks), figure_folder, experiment.name))
                     sections.append(_influence_section(experiment, size, looks))
                     said = f"{experiment.content['words']} ({experiment.source})"
-                    summary.append((said, f"**{influence.verdict(looks)}**", str(len(looks["seeds"]))))
+                    summary.append((said, f"**{influence.verdict(looks)}**", f"{len(looks['seeds'])} seeds"))
                 continue
             found = results.read(results.path_of(folder, experiment, size))
             measured = measure(experiment, size, found)
             if not measured:
                 continue
-            findings = [judge(claim, measured, experiment.metric) for claim in experiment.claims]
-            summary += [(f"{f.claim.words} ({experiment.source})", f"**{f.verdict}**", str(f.seeds)) for f in findings]
+            planned = [(one.network, one.method) for choice in experiment.choices(size) for one in choice.series]
+            findings = [judge(claim, measured, planned, experiment.metric) for claim in experiment.claims]
+            summary += [(f"{f.claim.words} ({experiment.source})", f"**{f.verdict}**", f.evidence) for f in findings]
             drawn = list(_draw(experiment, measured, figure_folder))
             written += drawn
             sections.append(_section(experiment, size, found, measured, findings, drawn))
-    verdicts = table(Table("", "", ("claim of the paper", "verdict", "seeds"), summary))
+    verdicts = table(Table("", "", ("claim of the paper", "verdict", "evidence"), summary))
     page = out / "results.md"
     page.write_text("\n\n".join([HEAD, verdicts, *sections]), encoding="utf-8")
     return [page, *written]
@@ -128,7 +129,7 @@ def _section(
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
     parts.append(table(_results_table(experiment, measured)))
     for finding in findings:
-        parts.append(f"**“{finding.claim.words}”** {finding.verdict.capitalize()}.")
+        parts.append(f"**“{finding.claim.words}”** {finding.verdict.capitalize()} ({finding.evidence}).")
         if finding.comparisons:
             parts.append(table(_comparisons(finding.comparisons, experiment.metric)))
         if finding.claim.comment:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snapgrad.algorithms.interface import Params
-from snapgrad.cells.stack import Stack
-from snapgrad.cells.unit import UnitCell
+from snapgrad.cells.base import Cell
 from snapgrad.readouts import Readout
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
@@ -19,7 +18,7 @@ from snapgrad.tasks.base import Task
 class LoadedRun(NamedTuple):
     """What a run has trained: `sg.evaluate(*run[:3], text)`, `sg.generate(*run[:3], prompt, length, key)`."""
 
-    cell: UnitCell | Stack
+    cell: Cell
     readout: Readout
     params: Params  # of the newest checkpoint
     options: Options
