@@ -117,3 +117,30 @@ def test_updates_are_counted_before_as_they_are_made(given, tmp_path):
 def test_updates_of_a_curriculum_in_windows_cannot_be_counted():
     for update_every in (2, "sequence"):
         assert count_updates(replace(COPY, update_every=update_every), sg.tasks.Copy()) is None
+
+
+def test_an_update_without_anything_to_learn_from_can_be_left_out(params):
+    skipping, plain = (optimiser(replace(COPY, skip_idle=skip), sg.tasks.Copy()) for skip in (True, False))
+    ones, zeros = (jax.tree.map(fill, params) for fill in (jnp.ones_like, jnp.zeros_like))
+
+    def after(transformation, *gradients):
+        state, total = transformation.init(params), params
+        with jax.numpy_dtype_promotion("standard"):
+            for gradient in gradients:
+                updates, state = transformation.update(gradient, state, total)
+                total = optax.apply_updates(total, updates)
+        return jax.tree.leaves((total, state))
+
+    for one, other in zip(after(skipping, ones, zeros, ones), after(plain, ones, ones), strict=True):
+        np.testing.assert_array_equal(one, other)  # as if the idle update had not been: weights and moments
+    moved = zip(after(plain, ones, zeros), after(plain, ones), strict=True)
+    assert any(np.any(np.asarray(one) != np.asarray(other)) for one, other in moved)  # Adam's momentum goes on
+
+
+def test_the_initial_scale_is_of_recurrent_weights_alone():
+    plain, scaled = (build(replace(COPY, initial_scale=scale, layers=2)).params for scale in (1.0, 0.25))
+    for layer, other in zip(plain.cell, scaled.cell, strict=True):
+        np.testing.assert_array_equal(other.recurrent.values, 0.25 * layer.recurrent.values)
+        np.testing.assert_array_equal(other.input.values, layer.input.values)
+    with pytest.raises(ValueError, match=r"`initial_scale` must be a number > 0, got 0\.0"):
+        build(replace(COPY, initial_scale=0.0))

@@ -186,3 +186,21 @@ def test_wikitext_is_found_or_fetched_and_checked(tmp_path, monkeypatch):
     assert corpora.corpus("wikitext2").train.tobytes() == b"train"
     with pytest.raises(ValueError, match="where it cannot be downloaded"):
         corpora.corpus("wikitext2", tmp_path / "elsewhere")
+
+
+def test_a_minibatch_may_be_what_one_update_sees():
+    """Two of three lanes are enough; one alone is not, however sure of itself."""
+    task = Copy(minibatch="window")
+    state = task.start(jax.random.key(0), BATCH)._replace(length=jnp.array([2, 2, 2]), level=jnp.int32(2))
+
+    def level(steps, *bits):  # the steps that have been made, and what their last one has cost
+        after = task.learn(state._replace(step=jnp.array(steps)), jnp.array([bits], jnp.float32))
+        return int(after.level)
+
+    assert level([5, 5, 2], 0.1, 0.1, 0.0) == 3
+    assert level([5, 5, 2], 0.1, 0.3, 0.0) == 2  # 0.2 on average
+    assert level([5, 3, 2], 0.1, 0.0, 0.0) == 2  # one lane
+    assert level([4, 4, 4], 0.0, 0.0, 0.0) == 2  # the end flag was read, nothing was asked
+    assert level([7, 7, 7], 0.0, 0.0, 0.0) == 2  # past the end
+    with pytest.raises(ValueError, match='`minibatch` must be "sequences" or "window", got 3'):
+        Copy(minibatch=3)

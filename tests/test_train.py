@@ -108,7 +108,7 @@ def test_a_run_that_is_cut_has_the_same_bits(update_every):
 @pytest.mark.parametrize(("cell", "update_every"), [(sg.Vanilla, 1), (sg.LSTM, None)])
 def test_every_algorithm_trains(name, cell, update_every):
     def make(cell, loss):
-        return ALGORITHMS[name](cell, loss, **({"order": 2} if takes(name, "order") else {}))
+        return ALGORITHMS[name](cell, loss, **{option: 2 for option in ("order", "k") if takes(name, option)})
 
     made, carry = trainer(Copy(), make, update_every=update_every, cell=cell, optimiser=optax.sgd(0.1))
     before = flat(carry.params)
