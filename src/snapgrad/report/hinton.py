@@ -55,7 +55,7 @@ def _draw(axes: Any, influence: Influence, part: slice, full: float) -> None:
     squares = np.stack([column, row], axis=1)[:, None, :] + half[:, None, None] * corners
     colours = [KINDS[min(order, len(KINDS)) - 1][1] for order in influence.first_order[row, column]]
     axes.set_facecolor(BACKGROUND)
-    axes.add_collection(PolyCollection(list(squares), facecolors=colours, linewidths=0))
+    axes.add_collection(PolyCollection(list(squares), facecolors=colours, linewidths=0, rasterized=True))
 
 
 def _name(axes: Any, columns: Sequence[tuple[str, int]], first: int, last: int) -> None:

@@ -99,7 +99,7 @@ def _draw(experiment: Experiment, measured: Sequence[Measured], folder: Path) ->
 
 def _save(figure: Any, folder: Path, name: str) -> Path:
     text = io.BytesIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None}, dpi=200)
     path = folder / f"{name}.svg"
     path.write_bytes(text.getvalue())
     return path
