@@ -395,7 +395,7 @@ SINGLE = {
     "readout units": (lambda: sg.Readout(2, (10**6, 10**6)).init(KEY, 5), "`units` must leave the weights of Readout"),
     "batch of snap": (
         lambda: sg.snap(CELL, loss, order=1).init(params(), 10 * HUGE),
-        "`batch_size` must leave the influence of 10000000000 sequences on GRU(inputs=4, units=5) within the memory",
+        "`batch_size` must leave the influence of order 1 of 10000000000 sequences on GRU(inputs=4, units=5) within",
     ),
     "batch of bptt": (
         lambda: sg.bptt(CELL, loss).init(params(), 10**13),

@@ -121,3 +121,19 @@ def test_evaluation_compiles_once_and_takes_bytes(monkeypatch):
     once = len(traced)
     assert sg.evaluate(CELL, READOUT, PARAMS, text.tobytes()) == first
     assert len(traced) == once > 0
+
+
+def test_what_would_not_fit_is_refused_or_never_made(monkeypatch):
+    text = bytes(range(CLASSES)) * 2
+    whole = sg.evaluate(CELL, READOUT, PARAMS, text, length=len(text) - 1)
+    assert sg.evaluate(CELL, READOUT, PARAMS, text, length=10**9) == whole  # as long as the text is enough
+    with pytest.raises(ValueError, match=r"`length` must leave the symbols and their keys within the memory"):
+        sg.generate(CELL, READOUT, PARAMS, PROMPT, 10**12, jax.random.key(0))
+    with pytest.raises(TypeError, match="`key` must be one PRNG key"):
+        sg.generate(CELL, READOUT, PARAMS, PROMPT, 3, jnp.zeros(3))
+    xs = jnp.zeros((2, CLASSES))
+    with pytest.raises(ValueError, match=r"`params\.cell\.recurrent` must be a SparseMatrix of shape"):
+        sg.analysis.true_influence(sg.GRU(CLASSES, UNITS), PARAMS.cell, xs)
+    monkeypatch.setattr("snapgrad.machine.memory_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"`params` must leave the whole influence on LSTM.* within the memory"):
+        sg.analysis.true_influence(CELL, PARAMS.cell, xs)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from programs import as_in_a_program
 
-from snapgrad.commands.train import resolved
 from snapgrad.report import collect, page
 from snapgrad.runs import toml, wiring
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label
 from snapgrad.runs.options import CopyOptions
+from snapgrad.runs.resolve import resolved
 from snapgrad.runs.training import run_training
 
 OPTIONS = CopyOptions(units=6, batch=2, tokens=400, log_every=70, checkpoint_every=0.0)

@@ -365,6 +365,22 @@ def test_one_program_serves_all_patterns(name, standard_promotion):
     assert len(traced) == once
 
 
+def test_trainers_may_share_an_algorithm(standard_promotion):
+    """What one has traced, with fixed plans or in its slots, is not what another works by."""
+    cell, readout, rule = sg.GRU(4, 6), Readout(2), sg.rewiring.SET(every=3, share=0.4)
+
+    def run(algorithm, rewire):
+        params = sg.Params(cell.init(jax.random.key(0), sparsity=0.6), readout.init(jax.random.key(1), 6))
+        made = Trainer(algorithm, Copy(3), optax.adam(1e-2), BATCH, None, rewire)
+        return made.run(made.start(params, jax.random.key(2)), 9 * 8 * BATCH)[0].params
+
+    shared = sg.bptt(cell, readout.loss)
+    alone = run(sg.bptt(cell, readout.loss), rule)
+    run(shared, None)
+    for _ in range(2):
+        assert_same_bits(run(shared, rule), alone)
+
+
 def test_a_run_that_outgrows_its_room_goes_on_with_the_same_bits(standard_promotion, monkeypatch):
     make, rule, update_every = RUNS["snap, probe"]
     made, carry = trainer(make, rule, update_every=update_every)
@@ -501,6 +517,14 @@ def test_what_is_refused():
     made, carry = trainer(sg.bptt, sg.rewiring.SET())
     with pytest.raises(ValueError, match="`carry` must come from a trainer with the same `rewire`"):
         dataclasses.replace(made, rewire=None).run(carry, 1)
+    pruned, pruned_carry = trainer(sg.bptt, sg.pruning.Magnitude(0.5, end=1000))
+    for rule in (sg.rewiring.SET(), sg.rewiring.Probe()):
+        with pytest.raises(ValueError, match="`carry` must come from a trainer with the same `rewire`"):
+            dataclasses.replace(pruned, rewire=rule).run(pruned_carry, 1)
+    with pytest.raises(ValueError, match="`carry` must come from a trainer with the same `rewire`"):
+        dataclasses.replace(made, rewire=sg.rewiring.Probe()).run(carry, 1)
+    with pytest.raises(ValueError, match="`optimiser` must keep its state in the structure of the parameters"):
+        trainer(sg.bptt, sg.rewiring.SET(), optimiser=optax.flatten(optax.adam(1e-2)))
     with pytest.raises(ValueError, match="`rewire` must be another rule than Probe"):
         trainer(sg.bptt, sg.rewiring.Probe(), cell=lambda *a: sg.GRU(*a, variant="original"))
     for make, message in (

@@ -152,9 +152,12 @@ def test_verdicts(ours, theirs, or_equal, verdict):
         for run, level in zip(choice.series[0].runs, ends, strict=True):
             found[run.identity] = result(run, level)
     claim = Claim("It is said.", ("SnAp-1",), ("BPTT",), or_equal=or_equal)
-    planned = [("one", "BPTT"), ("one", "SnAp-1"), ("two", "BPTT"), ("two", "SnAp-1")]
-    finding = claims.judge(claim, measure(one, "smoke", found), planned, "level")
-    assert finding.verdict == verdict
+    planned = [("one", "BPTT"), ("one", "SnAp-1")]
+    measured = measure(one, "smoke", found)
+    assert claims.judge(claim, measured, planned, "level").verdict == verdict
+    planned += [("two", "BPTT"), ("two", "SnAp-1")]
+    finding = claims.judge(claim, measured, planned, "level")
+    assert finding.verdict == f"{verdict} so far"
     assert finding.evidence == f"{int(verdict == 'reproduced')} of 1 comparisons hold, 3 seeds, 1 still to be made"
     assert claims.judge(claim, [], planned, "level").verdict == "not measured yet"
 
@@ -173,7 +176,9 @@ def test_fewer_bits_are_better_and_what_diverged_is_worst():
     both = [measured("A", 1.0, 1.1), measured("B", 2.0, 2.1)]
     assert claims.judge(claim, both, PLANNED, "valid_bits").verdict == "reproduced"
     assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
-    assert claims.judge(claim, [measured("A", None), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
+    assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
+    one_seed = claims.judge(claim, [measured("A", 1.0), measured("B", 2.0)], PLANNED, "valid_bits")
+    assert one_seed.verdict == "reproduced so far"
 
 
 class Recorded:

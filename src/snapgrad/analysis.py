@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.bptt import bptt
 from snapgrad.algorithms.interface import Loss, Params
@@ -53,6 +53,8 @@ def true_influence(cell: Cell, params: PyTree, xs: Any) -> Influence:
     """
     checks.cell(cell)
     _check_cell_params(params)
+    cell.check(params)
+    _check_memory(cell, params)
     return Influence(np.asarray(_influence(cell, params, jnp.asarray(xs))), first_orders(cell, params))
 
 
@@ -81,6 +83,7 @@ def analyse(
     for order in orders:
         arguments.positive_integer("orders", order)
     checks.params(cell, params)
+    _check_memory(cell, params.cell)
     xs = jnp.asarray(xs)
     magnitude = np.asarray(_mean_magnitude(cell, params.cell, xs))
     first = first_orders(cell, params.cell)
@@ -131,6 +134,12 @@ def _mean_magnitude(cell: Cell, params: PyTree, xs: jax.Array) -> jax.Array:
 def _gradient(algorithm: Any, params: Params, xs: jax.Array, targets: Any) -> NDArray[Any]:
     state = algorithm.init(params, batch_size=xs.shape[1])
     return np.asarray(ravel_pytree(algorithm.grad(params, state, xs, targets)[0].grads.cell)[0])
+
+
+def _check_memory(cell: Cell, params: PyTree) -> None:
+    n_states, n_params = (ravel_pytree(tree)[0].size for tree in (cell.initial_state(), params))
+    parts = {"influence": 3.0 * n_states * n_params * jnp.result_type(*jax.tree.leaves(params)).itemsize}
+    memory.check("params", f"the whole influence on {cell}", parts, "a smaller network")
 
 
 def _check_cell_params(params: PyTree) -> None:

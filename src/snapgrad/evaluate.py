@@ -57,7 +57,7 @@ def evaluate(
     if length is not None:
         arguments.positive_integer("length", length)
     asked = len(text) - 1
-    steps = length or -(-asked // LANES)
+    steps = min(length or -(-asked // LANES), asked)
     groups = -(-asked // (steps * LANES))
     xs, targets = (_in_groups(text[i : asked + i], groups, steps) for i in (0, 1))
     nats = _nats(cell, readout, backend, params, xs, targets)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad import arguments
+from snapgrad import arguments, memory
 from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.evaluate import check_network
@@ -51,8 +51,11 @@ def generate(
     is_number = isinstance(temperature, numbers.Real) and not isinstance(temperature, bool)
     if not is_number or not 0 <= float(temperature) < math.inf:
         raise ValueError(f"`temperature` must be a finite number >= 0, got {temperature!r}")
-    if not isinstance(key, jax.Array) and (key is not None or temperature > 0):
-        raise ValueError(f"`key` must be a PRNG key, or None at temperature 0, got {key!r}")
+    if key is None and temperature > 0:
+        raise ValueError("`key` must be a PRNG key, or None at temperature 0, got None")
+    if key is not None:
+        arguments.key("key", key)
+    memory.check("length", "the symbols and their keys", {"symbols": 16.0 * (len(symbols) + length)}, "a shorter one")
     xs = jnp.asarray(np.pad(symbols, (0, length - 1), constant_values=PADDING))
     keys = None if key is None or temperature == 0 else jax.random.split(key, len(xs))
     said = np.asarray(_sample(cell, readout, params, xs, keys, float(temperature)))[-length:]

@@ -68,7 +68,9 @@ def check_influence(
 
     The episodic form has one column a group of parameters in place of one a parameter.
     """
-    what, remedy = f"the influence of {batch_size} sequences on {cell}", "a smaller batch, fewer units, more sparsity"
+    of_order = "without a limit of order" if order is None else f"of order {order}"
+    what = f"the influence {of_order} of {batch_size} sequences on {cell}"
+    remedy = "a smaller batch, fewer units, more sparsity"
     remedy += "" if order == 1 else ", a lower `order`"
     remedy += "" if episodic else ', influence_dtype="bfloat16"'
     n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -81,7 +83,8 @@ def check_influence(
     jacobians = cell.jacobians(params)
     entries, kept = estimated_reach(jacobians.groups, jacobians.dynamics, order)
     parts["index structures"] += REACH_BYTES * entries
-    parts["influence"] = lane * (entries if episodic else kept)
+    share = "" if episodic else f", {kept / (n_params * n_states):.1%} of J"
+    parts[f"influence{share}"] = lane * (entries if episodic else kept)
     if sum(parts.values()) > 2 * available():  # a sample's word; nearer to the limit the exact count decides
         check("batch_size", what, parts, remedy)
 

@@ -88,6 +88,12 @@ class Plasticity:
             probes = probing.replace(kernel, cell, params.cell, params.cell, rule.order, probes, absent)
         return state, Wiring(jnp.int32(0), jnp.int32(0), key, masks, probes)
 
+    def began(self, wiring: Wiring) -> bool:
+        """Whether a wiring can have begun with this rule."""
+        return (wiring.probes is not None) == isinstance(self.rule, Probe) and (
+            not wiring.masks or isinstance(self.rule, Magnitude)
+        )
+
     # ---- in the compiled loop
 
     def is_due(self, wiring: Wiring) -> jax.Array:

@@ -29,6 +29,7 @@ from snapgrad.plasticity import Network, Plasticity, Rule
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
 from snapgrad.sparsity.matrix import as_index, densify, describe, map_matrices
+from snapgrad.sparsity.moves import check_mirrored
 from snapgrad.tasks.base import PADDING, Task, Window
 
 # Whole sequences are filled up to a multiple of this, so that a curriculum which grows compiles only now and then.
@@ -134,7 +135,10 @@ class Trainer:
         wiring = None
         if self._plasticity is not None:
             state, wiring = self._plasticity.start(params, state, for_wiring)
-        return jax.tree.map(jnp.copy, Carry(params, self.optimiser.init(params), state, task, wiring))
+        opt_state = self.optimiser.init(params)
+        if self._plasticity is not None:
+            check_mirrored(opt_state, params)
+        return jax.tree.map(jnp.copy, Carry(params, opt_state, state, task, wiring))
 
     def check_memory(self, params: Params) -> None:
         """Refuses a run that does not fit into memory, before anything is allocated."""
@@ -201,7 +205,8 @@ class Trainer:
             raise TypeError(f"`carry` must come from this trainer's start or run, got {type(carry).__name__}")
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(carry)):
             raise ValueError("`carry` must be the one that `run` returned last, got one that a `run` has used up")
-        if (carry.wiring is None) != (self.rewire is None):
+        own = self._plasticity
+        if carry.wiring is not None if own is None else carry.wiring is None or not own.began(carry.wiring):
             raise ValueError("`carry` must come from a trainer with the same `rewire`, got that of another")
         signature = _signature(carry)
         if signature in self._signatures:

@@ -38,6 +38,7 @@ def jacobian_patterns(
 ) -> Detected:
     """The patterns of d function(*arguments, *constants) / d arguments; all of them and the result are vectors."""
     mode: Literal["rev"] | None = None
+    jax.eval_shape(function, *arguments, *constants)  # an error of the function itself is not one of detection
     try:
         try:
             found = _forward(function, arguments, constants)

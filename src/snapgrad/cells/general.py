@@ -42,7 +42,8 @@ class GeneralCell(Cell, abc.ABC):
         """The patterns of D and I for `params`, of which only the structure counts; None: find them by detection.
 
         Override it where detection has no rule for what the step is made of, or is slow or conservative. An entry too
-        many costs time; one that is missing is refused, because derivatives at a few random points show it.
+        many costs time; one that is missing is refused if derivatives at a few random points show it, and is a silent
+        error if they do not.
         """
         return None
 
@@ -175,8 +176,8 @@ def _check_entries(cell: GeneralCell, step: Any, example: tuple[Any, ...], colou
     """Refuses patterns given by hand that lack an entry: at random points a random vector times I or D shows it."""
     draw = np.random.default_rng(0)
 
-    def random(like: jax.Array) -> jax.Array:
-        return jnp.asarray(0.3 * draw.normal(size=like.shape), like.dtype)  # small, so that nothing saturates
+    def random(like: jax.Array, scale: float = 1.0) -> jax.Array:
+        return jnp.asarray(scale * draw.normal(size=like.shape), like.dtype)
 
     @jax.jit
     def errors(v: jax.Array, *at: jax.Array) -> list[jax.Array]:
@@ -187,9 +188,9 @@ def _check_entries(cell: GeneralCell, step: Any, example: tuple[Any, ...], colou
             found.append(jnp.max(jnp.abs(by_pattern - exact)) / (1 + jnp.max(jnp.abs(exact))))
         return found
 
-    for _ in range(3):
-        for name, error in zip(
-            ("immediate", "dynamics"), errors(random(example[1]), *map(random, example)), strict=True
-        ):
+    # Small values, so that nothing saturates, and large ones, which alone may switch something on.
+    for scale in (0.3, 0.3, 1.0, 3.0, 10.0):
+        at = [random(part, scale) for part in example]
+        for name, error in zip(("immediate", "dynamics"), errors(random(example[1]), *at), strict=True):
             if not error < jnp.finfo(error.dtype).eps ** 0.5:
                 raise ValueError(f"`patterns` of {cell} must have every entry that exists, got `{name}` without some")

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from snapgrad.algorithms import registry
-from snapgrad.runs import optimiser, wiring
-from snapgrad.runs.build import CROP, Experiment, build
+from snapgrad.runs.build import Experiment, build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label, network
 from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.runs.progress import bar, brief
+from snapgrad.runs.resolve import resolved
 from snapgrad.runs.training import Diverged, Interrupted, run_training
-from snapgrad.tasks.corpora import NAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,28 +102,6 @@ def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None
         print(f"{label(options)} on {options.task}, {network(options)}: {brief(outcome)}")
         print(f"{outcome['tokens']:,} tokens in {outcome['seconds']:.1f} s of training; {run.path}")
         print(f"see it with: snapgrad report {shlex.quote(str(run.path))}")
-
-
-def resolved(options: Options) -> Options:
-    """With the algorithm's own defaults written out, and paths that mean the same wherever the run is resumed."""
-    own = {
-        name: registry.default(options.algorithm, name)
-        for name in ("decay", "rank")
-        if registry.takes(options.algorithm, name) and getattr(options, name) is None
-    }
-    if registry.takes(options.algorithm, "order"):
-        own["order"] = options.snap_order
-    own |= wiring.resolved(options)
-    options = replace(options, optimiser=str(optimiser.parse(options.optimiser)), **own)
-    if not isinstance(options, CharsOptions):
-        return options
-    corpus, data_dir = Path(options.corpus).expanduser(), options.data_dir
-    return replace(
-        options,
-        corpus=str(corpus.resolve()) if corpus.exists() and options.corpus not in NAMED else options.corpus,
-        data_dir=None if data_dir is None else data_dir.expanduser().resolve(),
-        length=CROP if options.length is None and not options.continuous else options.length,
-    )
 
 
 def new_directory(options: Options) -> Path:

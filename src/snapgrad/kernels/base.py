@@ -53,7 +53,10 @@ Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
 
 
 class Kernel(abc.ABC):
-    """How fast: one way to carry out what every algorithm needs. Kernels of one class are the same."""
+    """How fast: one way to carry out what every algorithm needs.
+
+    Kernels of one class are the same, also after pickling, unless a subclass has something to tell them apart by.
+    """
 
     name: str
     dense_from_density: float  # from this share of entries on, a matrix multiplies faster as a dense one

@@ -42,6 +42,14 @@ class NativeKernel(Kernel):
     def __init__(self, slots: Slots | None = None):
         self._slots = slots
 
+    # What was traced with the plans in one program's slots, or with fixed ones, must not be used with others.
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NativeKernel) and self._slots is other._slots
+
+    def __hash__(self) -> int:
+        return hash((NativeKernel, id(self._slots)))
+
     def _plan(self, structure: Structure) -> binding.PlanName:
         return binding.plan(structure) if self._slots is None else self._slots.name(structure)
 

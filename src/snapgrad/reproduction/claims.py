@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from snapgrad.reproduction.measured import Measured
 from snapgrad.sweep.experiment import Claim
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "not measured yet"]
+ENOUGH = 2  # seeds: with one there is no spread
 
 
 class Comparison(NamedTuple):
@@ -46,11 +46,13 @@ class Finding:
         return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else "none yet"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> str:
+        """In a word or two; as long as comparisons or seeds are missing it says so."""
         held = [comparison.holds for comparison in self.comparisons]
         if not held:
             return "not measured yet"
-        return "reproduced" if all(held) else "partly" if any(held) else "not reproduced"
+        found = "reproduced" if all(held) else "partly reproduced" if any(held) else "not reproduced"
+        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found} so far"
 
     @property
     def seeds(self) -> int:

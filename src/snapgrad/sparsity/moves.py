@@ -59,6 +59,17 @@ def carry_over(tree: Any, moves: Mapping[Path, Move]) -> Any:
     return jax.tree_util.tree_map_with_path(move, tree, is_leaf=_is_matrix)
 
 
+def check_mirrored(opt_state: Any, params: Any) -> None:
+    """Refuses an optimiser whose arrays do not stand as the parameters do: they would be left at old positions."""
+    mirrored = {path for path, _ in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_matrix)}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state, is_leaf=_is_matrix):
+        if (_is_matrix(leaf) or jnp.ndim(leaf)) and not any(path[n:] in mirrored for n in range(len(path))):
+            raise ValueError(
+                "`optimiser` must keep its state in the structure of the parameters where their patterns change, got "
+                f"an array {jnp.shape(leaf)} at {jax.tree_util.keystr(path)}"
+            )
+
+
 def parameter_sources(old: Any, new: Any) -> NDArray[np.int64]:
     """For every parameter of `new`, numbered as `ravel_pytree` does, its number in `old`; past the end where it is new.
 

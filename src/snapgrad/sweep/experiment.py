@@ -2,7 +2,7 @@
 
     [networks]        options of each network, by the name that figures give it
     [methods]         options of each method
-    [[claims]]        what the paper says, in a form that results can be held against (sweep/claims.py)
+    [[claims]]        what the paper says, in a form that results can be held against (reproduction/claims.py)
     [small]           a size: options that all its runs share, and
     [[small.runs]]    networks x methods x every option that has a list of values x seeds
 
@@ -22,8 +22,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from snapgrad.commands.train import resolved
 from snapgrad.runs.options import TASKS, Options
+from snapgrad.runs.resolve import resolved
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from snapgrad import machine
 from snapgrad.runs import toml
@@ -23,6 +25,7 @@ class Job:
     cores: tuple[int, ...]
     process: subprocess.Popen[str]
     config: Path
+    errors: IO[str]  # a file: a pipe that nobody reads would fill up and hold the run
 
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -30,8 +33,8 @@ class Job:
 
     def message(self) -> str:
         """The last line that it wrote to standard error."""
-        assert self.process.stderr is not None
-        lines = self.process.stderr.read().strip().splitlines()
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
         return lines[-1] if lines else ""
 
 
@@ -62,13 +65,14 @@ class LocalExecutor:
             directory.parent.mkdir(parents=True, exist_ok=True)
             config.write_text(toml.text(options), encoding="utf-8")
             arguments = ["train", options.task, "--config", str(config), "--out", str(directory)]
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  open for as long as the process runs
         process = subprocess.Popen(
             [sys.executable, "-m", "snapgrad.sweep.worker", ",".join(map(str, cores)), str(os.getpid()), *arguments],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
         )
-        self.running.append(Job(directory, options, cores, process, config))
+        self.running.append(Job(directory, options, cores, process, config, errors))
 
     def ended(self) -> list[Job]:
         """The jobs that have come to an end since the last call."""

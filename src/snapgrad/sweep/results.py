@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from snapgrad.files import write_whole
 from snapgrad.runs.directory import Record, RunDirectory
 from snapgrad.runs.options import TASKS, Options
 from snapgrad.sweep.experiment import INDIFFERENT, Choice, Experiment, Series, Size, identity
@@ -76,9 +76,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
     """Writes them whole or not at all, in an order that does not depend on when they came."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = sorted(json.dumps(dataclasses.asdict(result), separators=(",", ":")) for result in results)
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(part, path)
+    write_whole(path, "".join(line + "\n" for line in lines).encode())
 
 
 def of_run(run: RunDirectory) -> Result:
