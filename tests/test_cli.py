@@ -24,6 +24,21 @@ CHARS = "train", "chars"
 # Words that stand for what the fixture `place` makes: FILE, EMPTY (a file), FOLDER, MISSING.
 COMMANDS = [
     ((*COPY, "--units", "0"), "`units` must be an integer >= 1, got 0"),
+    ((*COPY, "--rewire", "rigl"), '`rewire` must be "set" or "probe" with algorithm \'snap\', got "rigl"'),
+    (
+        (*COPY, "--rewire", "set", "--algorithm", "ok"),
+        "`algorithm` must be one of bptt, rtrl, snap, rflo, uoro, frozen",
+    ),
+    ((*COPY, "--rewire", "probe", "--layers", "2"), '`rewire` must be "set" for a network of 2 layers, got "probe"'),
+    ((*COPY, "--rewire", "set", "--sparsity", "0"), "`sparsity` must be larger than 0 with `rewire`, got 0.0"),
+    (
+        (*COPY, "--sparsity", "0", "--prune", "0.5", "--prune-end", "100"),
+        "`prune_end` must be a multiple of `prune_every`",
+    ),
+    (
+        ("reproduce", "copy", "--draw", "--results", "nowhere"),
+        "`results` must be a folder with results of the size small",
+    ),
     ((*COPY, "--layers", "0"), "`layers` must be an integer >= 1, got 0"),
     ((*COPY, "--batch", "-1"), "`batch` must be an integer >= 1, got -1"),
     ((*COPY, "--tokens", "0"), "`tokens` must be an integer >= 1, got 0"),

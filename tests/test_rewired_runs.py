@@ -91,9 +91,10 @@ def test_options_are_resolved_and_named():
         ({"prune": 0.9}, "`prune_end` must be given with `prune`, got nothing"),
         ({"prune": 0.5, "prune_end": 1000}, "`prune` must be larger than `sparsity`, 0.75, which the run begins with"),
         ({"prune": 1.5, "prune_end": 1000}, r"`prune` must be a number in \[0, 1\), got 1.5"),
-        ({"prune": 0.9, "prune_end": 1500}, "`prune_end` must be a multiple of `prune_every`, 1000, updates after"),
+        ({"prune": 0.9, "prune_end": 1500}, "`prune_end` must be a multiple of `prune_every`, 1000 updates"),
         ({"rewire": "set", "rewire_share": 0.0}, r"`rewire_share` must be a number in \(0, 1\], got 0.0"),
-        ({"rewire": "rigl", "rewire_every": 0}, "`rewire_every` must be an integer >= 1, got 0"),
+        ({"prune": 0.9, "prune_end": 1000, "prune_every": 0}, "`prune_every` must be an integer >= 1, got 0"),
+        ({"rewire": "set", "rewire_every": 0}, "`rewire_every` must be an integer >= 1, got 0"),
     ],
 )
 def test_what_the_options_refuse(changes, message):

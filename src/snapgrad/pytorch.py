@@ -60,6 +60,9 @@ def from_torch(cell: UnitCell, weights: Mapping[str, Any]) -> Params:
         weights: a mapping from names to arrays or tensors.
     """
     _check(cell)
+    if not isinstance(weights, Mapping):
+        got = type(weights).__name__
+        raise TypeError(f"`weights` must map names to arrays, as module.state_dict() does, got {got}")
     arrays = {name: np.asarray(array) for name, array in weights.items()}
     layers = sum(name.startswith("readout.") for name in arrays) // 2
     readout_names = [(f"readout.{2 * n}.weight", f"readout.{2 * n}.bias") for n in range(layers)]

@@ -141,7 +141,14 @@ def window(cell: Cell, params: Any, state: Any, xs: Any, targets: Any) -> None:
 def loss_value(loss: Any, readout: Any, hs: Any, targets: Any) -> None:
     """Refuses a loss that does not take what it is given, or is not a scalar."""
     first = jax.eval_shape(lambda *window: jax.tree.map(lambda leaf: leaf[0, 0], window), hs, targets)
-    out = jax.eval_shape(lambda *args: jax.tree.map(jnp.asarray, loss(*args)), readout, *first)
+    try:
+        out = jax.eval_shape(lambda *args: jax.tree.map(jnp.asarray, loss(*args)), readout, *first)
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+        h, _ = first
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"`loss` must take (readout, h {list(h.shape)}, target) of one example at one step, got: {said}"
+        ) from error
     if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
         got = f"{out.dtype} of shape {out.shape}" if hasattr(out, "shape") else type(out).__name__
         raise ValueError(f"`loss` must return a floating-point scalar for one example at one step, got {got}")

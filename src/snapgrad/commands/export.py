@@ -35,6 +35,8 @@ class Export:
     def run(self) -> None:
         """Reads the checkpoint and writes the file."""
         out = self.out or self.run_directory / ("torch.safetensors" if self.torch else "params.safetensors")
+        if out.suffix != ".safetensors":
+            raise ValueError(f"`out` must end in .safetensors, got {str(out)!r}")
         loaded = load_run(self.run_directory)
         if self.torch:
             if not isinstance(loaded.cell, UnitCell):
@@ -42,4 +44,7 @@ class Export:
             write_arrays(out, to_torch(loaded.cell, loaded.params), {})
         else:
             save(out, loaded.params)
-        print(json.dumps({"file": str(out.resolve())}) if self.json else f"weights: {out.resolve()}")
+        if self.json:
+            print(json.dumps({"file": str(out.resolve()), "tokens": loaded.tokens}))
+        else:
+            print(f"weights after {loaded.tokens:,} tokens: {out.resolve()}")

@@ -100,6 +100,9 @@ class Collected(NamedTuple):
 
 def collect(paths: Sequence[Path]) -> Collected:
     """All runs below these paths. They must be of one task."""
+    for path in paths:
+        if not path.is_dir():
+            raise ValueError(f"`runs` must be directories of runs, or folders of them, got {str(path)!r}")
     found = sorted({config.parent.resolve() for path in paths for config in path.rglob("config.toml")})
     if not found:
         raise ValueError(

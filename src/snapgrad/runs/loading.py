@@ -23,6 +23,7 @@ class LoadedRun(NamedTuple):
     params: Params  # of the newest checkpoint
     options: Options
     task: Task
+    tokens: int  # that it was trained on
 
 
 def load_run(path: str | os.PathLike[str]) -> LoadedRun:
@@ -39,5 +40,5 @@ def load_run(path: str | os.PathLike[str]) -> LoadedRun:
         found = run.restore(experiment.start())
     if found is None:
         raise ValueError(f"a run must have a checkpoint to be loaded, got none in {os.fspath(path)!r}")
-    carry, _ = found
-    return LoadedRun(experiment.cell, experiment.readout, carry.params, options, experiment.trainer.task)
+    carry, totals = found
+    return LoadedRun(experiment.cell, experiment.readout, carry.params, options, experiment.trainer.task, totals.tokens)

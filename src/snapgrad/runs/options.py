@@ -42,7 +42,7 @@ class Options:
     """The update after which weights stay; until then the share falls along a cosine. Without an end unless given."""
 
     prune: float | None = None
-    """Prune the smallest weights as training goes, until this share of them is gone."""
+    """Prune the smallest weights, of matrices that may be sparse, until this share is gone; needs `prune_end`."""
 
     prune_every: int | None = None
     """Updates between two prunings; 1000 unless given."""

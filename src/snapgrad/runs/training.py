@@ -51,6 +51,7 @@ def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = 
         if outcome is not None and outcome["status"] == "diverged":
             raise Diverged(_divergence(run, outcome["updates"]))
         if outcome is not None and outcome["tokens"] >= options.tokens:
+            run.checkpoint()  # refuses options that are not those of what was trained
             return outcome
         found = run.checkpoint()
         experiment = experiment or build(options)
@@ -122,6 +123,7 @@ def _train(
         if asked and not ended:
             raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", asked[0])
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
+    outcome["tokens_per_second"] = totals.tokens / totals.seconds  # of the run, not of its last slice
     if (warning := _warning(run, options, outcome, task.classes)) is not None:
         outcome["warning"] = warning
     run.finish(outcome)

@@ -11,6 +11,7 @@ from snapgrad.sparsity.pruning import Magnitude
 from snapgrad.sparsity.rewiring import SET, Probe, Rewiring, RigL
 
 RULES: dict[str, type[Rewiring]] = {"set": SET, "rigl": RigL, "probe": Probe}
+REWIRED = ("bptt", "rtrl", "snap", "rflo", "uoro", "frozen")  # algorithms that carry over what they remember
 TITLES = {"set": "SET", "rigl": "RigL", "probe": "Probe"}
 
 
@@ -23,6 +24,7 @@ def rule(options: Options) -> Rule | None:
     if options.rewire is not None and options.prune is not None:
         raise ValueError(f"`prune` must not be given with `rewire`, got {options.prune} and {options.rewire!r}")
     if options.rewire is not None:
+        _check_rewire(options)
         return _made(RULES[options.rewire], "rewire", _given(options, "rewire", ("every", "share", "end")))
     if options.prune is None:
         return None
@@ -32,7 +34,26 @@ def rule(options: Options) -> Rule | None:
         begun = f"`sparsity`, {options.sparsity}, which the run begins with"
         raise ValueError(f"`prune` must be larger than {begun}, got {options.prune}")
     given = _given(options, "prune", ("every", "end"))
+    every = given.get("every", Magnitude.every)
+    if every >= 1 and options.prune_end % every:
+        raise ValueError(f"`prune_end` must be a multiple of `prune_every`, {every} updates, got {options.prune_end}")
     return _made(Magnitude, "prune", {"sparsity": options.prune, "inputs": options.sparse_inputs, **given})
+
+
+def _check_rewire(options: Options) -> None:
+    """Refuses what a rule cannot work with, before a run is begun."""
+    if options.algorithm not in REWIRED:
+        known = ", ".join(REWIRED)
+        raise ValueError(f"`algorithm` must be one of {known} with `rewire`, got {options.algorithm!r}")
+    if options.rewire == "rigl" and options.algorithm != "bptt":
+        raise ValueError(
+            f'`rewire` must be "set" or "probe" with algorithm {options.algorithm!r}, got "rigl", '
+            "whose dense gradients bptt alone has"
+        )
+    if options.rewire == "probe" and options.layers > 1:
+        raise ValueError(f'`rewire` must be "set" for a network of {options.layers} layers, got "probe"')
+    if options.sparsity == 0:
+        raise ValueError("`sparsity` must be larger than 0 with `rewire`, got 0.0: there is nothing to exchange")
 
 
 def resolved(options: Options) -> dict[str, Any]:
