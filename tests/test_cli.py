@@ -150,7 +150,7 @@ CONFIGS = [
     ("sparsity = true", "`sparsity` must be a number in FILE, got True"),
     ("tensorboard = 1", "`tensorboard` must be true or false in FILE, got 1"),
     ("optimiser = 3", "`optimiser` must be a string in FILE, got 3"),
-    ('algorithm = "snapp"', "\"uoro\" or \"frozen\" in FILE, got 'snapp'; did you mean 'snap'?"),
+    ('algorithm = "snapp"', "\"ok\" or \"frozen\" in FILE, got 'snapp'; did you mean 'snap'?"),
     ('update_every = "never"', "`update_every` must be an integer or \"sequence\" in FILE, got 'never'"),
     ("units = ", "`config` must be valid TOML, got 'FILE' (Invalid value"),
     ("units = 3\nunits = 4", "`config` must be valid TOML, got 'FILE' (Cannot overwrite"),

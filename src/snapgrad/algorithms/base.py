@@ -159,7 +159,17 @@ def propagation(cell: Cell, ready: PyTree, s_tm1: PyTree, x_t: Any) -> Callable[
     """The product with D_t of one example, as a function of a flat direction in state space."""
     flat_s, unravel = ravel_pytree(s_tm1)
     _, by_D = jax.linearize(lambda flat_s: ravel_pytree(cell.step(ready, unravel(flat_s), x_t))[0], flat_s)
-    return by_D
+
+    def product(direction: jax.Array) -> jax.Array:
+        try:
+            return by_D(direction)
+        except TypeError as error:
+            if "custom_vjp" not in str(error):
+                raise
+            needed = "`cell` must have derivatives in forward mode for this algorithm"
+            raise ValueError(f"{needed}, got {cell}, whose jax.custom_vjp has none") from None
+
+    return product
 
 
 class Trajectory(NamedTuple):
