@@ -203,7 +203,8 @@ CHANGED = {
     "order": 3, "decay": 0.5, "rank": 2, "influence_dtype": "bfloat16", "update_every": 2, "optimiser": "sgd",
     "learning_rate": 0.5, "schedule": "linear", "warmup": 3, "schedule_updates": 9000, "clip": 1.0, "weight_decay": 0.1,
     "batch": 3, "seed": 1, "backend": "auto", "length": 5, "rewire": "set", "rewire_every": 5, "rewire_share": 0.5,
-    "rewire_end": 7, "prune": 0.9, "prune_every": 5, "prune_end": 50,
+    "rewire_end": 7, "prune": 0.9, "prune_every": 5, "prune_end": 50, "layers": 2, "initial_scale": 0.5,
+    "skip_idle": True, "minibatch": "window",
 }  # fmt: skip
 MAY = {"tokens": 400, "log_every": 50, "checkpoint_every": 1.0, "tensorboard": True}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,8 +152,9 @@ def test_a_primitive_without_a_rule_is_named_with_the_way_out(mix, primitive):
         "the patterns of a cell must be given by hand (`patterns` of sg.GeneralCell) if its derivative has a primitive "
         f"that sparsity detection has no rule for, got {primitive!r}"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match="must be given by hand") as refused:
         sg.rtrl(cell, loss).init(sg.Params(cell.init(None), ()), batch_size=1)
+    assert str(refused.value) == message  # without JAX's notes
 
 
 def test_patterns_given_by_hand_are_used_and_checked():

@@ -214,10 +214,13 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
 
 def test_the_command_exports(uninterrupted, tmp_path):
     out = tmp_path / "weights.safetensors"
-    assert json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").stdout) == {"file": str(out)}
+    said = json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").stdout)
+    assert said == {"file": str(out), "tokens": said["tokens"]}
+    assert said["tokens"] > 0
     assert sg.load(out).cell.recurrent.values.dtype == np.float32
     assert (
-        "`path` must be in a folder that exists" in snapgrad("export", uninterrupted, "--out", out / "x", code=2).stderr
+        "`path` must be in a folder that exists"
+        in snapgrad("export", uninterrupted, "--out", out / "x.safetensors", code=2).stderr
     )
 
 
