@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from functools import cache
 
 import jax
@@ -102,6 +103,23 @@ def is_cross_entropy(nats, target):
     np.testing.assert_allclose(nats, expected, rtol=1e-10)
 
 
+STACK = sg.stack(sg.Vanilla(4, 3), sg.GRU(3, 2))
+BITS = sg.Vanilla(2, 3)  # reads what its readout says
+BIT_PARAMS = sg.Params(BITS.init(KEY), READOUT.init(KEY, 3))
+
+
+def saved_and_loaded(tree):
+    with tempfile.TemporaryDirectory() as folder:
+        sg.save(f"{folder}/tree.safetensors", tree)
+        return sg.load(f"{folder}/tree.safetensors")
+
+
+def same_tree(loaded, tree):
+    assert jax.tree.structure(loaded) == jax.tree.structure(tree)
+    for one, other in zip(jax.tree.leaves(loaded), jax.tree.leaves(tree), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # What is called, and what must hold of an answer.
 CALLS = {
     "GRU": (lambda a, b: sg.GRU(a, b), None),
@@ -152,6 +170,33 @@ CALLS = {
     "Trainer parts": (lambda a, b, c: sg.Trainer(a, b, c), None),
     "Trainer run": (lambda a, b: trainer().run(a, b), None),
     "Trainer start": (lambda a, b: trainer().start(a, b), None),
+    "Trainer rewire": (lambda a: sg.Trainer(sg.bptt(CELL, LOSS), sg.tasks.Copy(), optax.sgd(0.1), rewire=a), None),
+    "kf_rtrl": (lambda a, b: sg.kf_rtrl(a, b), None),
+    "ok": (lambda a: sg.ok(CELL, LOSS, rank=a), None),
+    "snap_topk": (lambda a: sg.snap_topk(CELL, LOSS, k=a), None),
+    "stack": (lambda a, b: sg.stack(a, b), None),
+    "stack init": (lambda a, b: STACK.init(a, b), None),
+    "cell": (lambda a, b, c: sg.cell(a, b, c, inputs=2), None),
+    "cell inputs": (lambda a: sg.cell(lambda p, s, x: s, {"w": jnp.ones(1)}, jnp.ones(2), inputs=a), None),
+    "SET": (lambda a, b, c: sg.rewiring.SET(every=a, share=b, end=c), None),
+    "Probe": (lambda a, b: sg.rewiring.Probe(pool=a, order=b), None),
+    "Magnitude": (lambda a, b, c: sg.pruning.Magnitude(a, end=b, every=c), None),
+    "from_torch": (lambda a: sg.from_torch(CELL, a), None),
+    "to_torch": (lambda a, b: sg.to_torch(a, b), None),
+    "to_torch params": (lambda a: sg.to_torch(CELL, a), None),
+    "save": (lambda a: saved_and_loaded(a), same_tree),
+    "load": (lambda a: sg.load(a), None),
+    "load_run": (lambda a: sg.load_run(a), None),
+    "evaluate": (lambda a, b: sg.evaluate(CELL, READOUT, PARAMS, a, length=b), None),
+    "generate": (lambda a, b: sg.generate(BITS, READOUT, BIT_PARAMS, a, 2, b), None),
+    "generate length": (lambda a, b: sg.generate(BITS, READOUT, BIT_PARAMS, np.ones(1, int), a, KEY, b), None),
+    "true_influence": (lambda a: sg.analysis.true_influence(CELL, a, np.zeros(2, int)), None),
+    "true_influence xs": (lambda a: sg.analysis.true_influence(CELL, WEIGHTS, a), None),
+    "analyse": (lambda a, b: sg.analysis.analyse(CELL, LOSS, PARAMS, a, b), None),
+    "analyse orders": (
+        lambda a: sg.analysis.analyse(CELL, LOSS, PARAMS, np.zeros((1, 1), int), np.zeros((1, 1), int), orders=a),
+        None,
+    ),
 }
 
 
@@ -168,7 +213,7 @@ def test_an_answer_is_right_and_a_refusal_names_an_argument(name, data):
     arguments = [data.draw(anything) for _ in range(call.__code__.co_argcount)]
     try:
         answer = call(*arguments)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, FileNotFoundError) as error:
         message = str(error)
         assert re.search(r"`[\w.]+`", message), message
         assert "\n" not in message, message

@@ -206,7 +206,7 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
         weights = safetensors.numpy.load_file(tmp_path / "x.safetensors")
         np.testing.assert_array_equal(weights["weight_hh_l0"], loaded.params.cell.recurrent.to_dense())
         assert not weights["bias_hh_l0"].any()
-        with pytest.raises(ValueError, match=r"a run must be a directory with a config.toml"):
+        with pytest.raises(ValueError, match=r"`run` must be a directory with a config.toml"):
             sg.load_run(tmp_path)
         with run.locked(), pytest.raises(ValueError, match="another process is training the run"):
             sg.load_run(run.path)
@@ -355,7 +355,7 @@ def test_a_config_file_is_read_and_the_command_line_goes_before_it(tmp_path):
     used = RunDirectory.open(out).options()
     assert (used.algorithm, used.update_every, used.units, used.tokens) == ("bptt", "sequence", 5, 300)
     assert "must be new or empty" in snapgrad("train", "copy", "--out", out, code=2).stderr
-    assert "a run must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).stderr
+    assert "`run` must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).stderr
     assert "`config` must be a TOML file that can be read" in snapgrad("train", "copy", "--config", "no", code=2).stderr
     assert snapgrad("resume", out).returncode == 0  # finished already
 

@@ -252,3 +252,14 @@ def test_one_trainer_takes_networks_of_other_patterns():
     other = sg.Params(cell.init(jax.random.key(5), sparsity=0.6), readout.init(jax.random.key(1), 6))
     assert made.run(first, 5)[1].finite
     assert made.run(made.start(other, jax.random.key(2)), 5)[1].finite
+
+
+def test_targets_that_cannot_be_seen_are_counted():
+    cell, readout = sg.Vanilla(2, 3), sg.Readout(2)
+    params = sg.Params(cell.init(jax.random.key(0)), readout.init(jax.random.key(1), 3))
+    algorithm = sg.bptt(cell, readout.loss)
+    targets = jnp.array([[0, 5, -1, -7]])
+    found, _ = jax.jit(algorithm.grad)(params, algorithm.init(params, 4), jnp.zeros((1, 4), int), targets)
+    assert found.info.outside == 2
+    assert found.info.losses[0, 0] > 0
+    np.testing.assert_array_equal(found.info.losses[0, 1:], 0)

@@ -55,7 +55,15 @@ def true_influence(cell: Cell, params: PyTree, xs: Any) -> Influence:
     _check_cell_params(params)
     cell.check(params)
     _check_memory(cell, params)
-    return Influence(np.asarray(_influence(cell, params, jnp.asarray(xs))), first_orders(cell, params))
+    xs = checks.as_window(xs, ())[0]
+    integer = jnp.issubdtype(xs.dtype, jnp.integer)
+    if len(xs.shape) < 1 or xs.shape[1:] != (() if integer else (cell.inputs,)) or xs.dtype == jnp.bool_:
+        got = f"{xs.dtype} of shape {xs.shape}"
+        raise ValueError(f"`xs` must be one sequence, [T] of integers or [T, {cell.inputs}] of floats, got {got}")
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+    if not integer and xs.dtype != dtype:
+        raise TypeError(f"`xs` must have the dtype of `params`, {dtype}, got {xs.dtype}")
+    return Influence(np.asarray(_influence(cell, params, xs)), first_orders(cell, params))
 
 
 def first_orders(cell: Cell, params: PyTree) -> NDArray[np.int64]:
@@ -80,14 +88,19 @@ def analyse(
 
     Magnitudes are means over the B sequences of |J| after the last step; the gradient is that of all of them.
     """
+    if not isinstance(orders, Sequence) or isinstance(orders, str | bytes):
+        raise TypeError(f"`orders` must be a sequence of integers >= 1, got {arguments.shown(orders)}")
     for order in orders:
         arguments.positive_integer("orders", order)
     checks.params(cell, params)
     _check_memory(cell, params.cell)
-    xs = jnp.asarray(xs)
+    xs, targets = checks.as_window(xs, targets)
+    if len(xs.shape) < 2:
+        raise ValueError(f"`xs` must be whole sequences, [T, B] of integers or [T, B, {cell.inputs}], got {xs.shape}")
+    exact = _gradient(bptt(cell, loss), params, xs, targets)  # checks the window
     magnitude = np.asarray(_mean_magnitude(cell, params.cell, xs))
     first = first_orders(cell, params.cell)
-    exact, reached = _gradient(bptt(cell, loss), params, xs, targets), first > 0
+    reached = first > 0
     rows = []
     for order in orders:
         kept = reached & (first <= order)

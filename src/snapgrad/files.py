@@ -29,12 +29,19 @@ DTYPES = (
 )
 
 
+def check_path(path: Any) -> None:
+    """Refuses what names no file."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise TypeError(f"`path` must be a path, got {path!r}")
+
+
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Writes arrays and metadata (anything that JSON can say) to a file, in place of what was there.
 
     The bytes go to a file beside it, `.NAME.*.part`, which takes its place when all of them are on the disk. Whatever
     happens before that, the file is what it was.
     """
+    check_path(path)
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise ValueError(f"`path` must be in a folder that exists, got {os.fspath(path)!r}")
@@ -71,6 +78,7 @@ def write_whole(target: Path, content: bytes) -> None:
 
 def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the metadata of a file that `write_arrays` wrote; anything else is refused in one sentence."""
+    check_path(path)
     given = repr(os.fspath(path))
     try:
         if not Path(path).is_file():

@@ -50,7 +50,7 @@ def generate(
     arguments.positive_integer("length", length)
     is_number = isinstance(temperature, numbers.Real) and not isinstance(temperature, bool)
     if not is_number or not 0 <= float(temperature) < math.inf:
-        raise ValueError(f"`temperature` must be a finite number >= 0, got {temperature!r}")
+        raise ValueError(f"`temperature` must be a finite number >= 0, got {arguments.shown(temperature)}")
     if key is None and temperature > 0:
         raise ValueError("`key` must be a PRNG key, or None at temperature 0, got None")
     if key is not None:

@@ -63,8 +63,8 @@ def load(path: str | os.PathLike[str], like: PyTree = None) -> PyTree:
             `optimiser.init`, or `jax.eval_shape` of these. Its values are not used. Needed for anything but dicts,
             lists, tuples and the parameters of the library's cells.
     """
-    given = repr(os.fspath(path))
     arrays, metadata = read_arrays(path)
+    given = repr(os.fspath(path))
     if "tree" not in metadata:
         raise ValueError(f"`path` must be a file that sg.save wrote, got {given}, which has arrays but no tree")
     described = metadata["tree"]

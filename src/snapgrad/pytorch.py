@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from snapgrad import arguments
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
@@ -82,4 +83,5 @@ def from_torch(cell: UnitCell, weights: Mapping[str, Any]) -> Params:
 
 def _check(cell: Cell) -> None:
     if not isinstance(cell, UnitCell) or cell.rule not in RULES:
-        raise TypeError(f"`cell` must be a sg.Vanilla, sg.GRU or sg.LSTM, which PyTorch has too, got {cell}")
+        got = arguments.shown(cell)
+        raise TypeError(f"`cell` must be a sg.Vanilla, sg.GRU or sg.LSTM, which PyTorch has too, got {got}")

@@ -80,7 +80,7 @@ class ReadoutLoss:
     """The cross-entropy of a readout's logits: (params, h, target) -> nats of one example.
 
     A target is a class, or PADDING (-1) where nothing is asked. Others are refused; where they cannot be seen, inside
-    `jit`, they count as padding (and a `Trainer` stops at the first).
+    `jit`, they are left out as padding is and counted in `grad.info.outside` (and a `Trainer` stops at the first).
     """
 
     readout: Readout

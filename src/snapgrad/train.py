@@ -28,9 +28,9 @@ from snapgrad.algorithms.interface import Algorithm, Params, State
 from snapgrad.plasticity import Network, Plasticity, Rule
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
-from snapgrad.sparsity.matrix import as_index, densify, describe, map_matrices
+from snapgrad.sparsity.matrix import densify, describe, map_matrices
 from snapgrad.sparsity.moves import check_mirrored
-from snapgrad.tasks.base import PADDING, Task, Window
+from snapgrad.tasks.base import PADDING, Task, Window, count_outside
 
 # Whole sequences are filled up to a multiple of this, so that a curriculum which grows compiles only now and then.
 PADDED_TO = 8
@@ -343,7 +343,7 @@ class Trainer:
                 counts.bits + bits.sum(),
                 counts.asked + jnp.sum(window.targets != PADDING, dtype=jnp.int32),
                 jnp.isfinite(gradient.loss),
-                _count_outside(window.xs, self.task.inputs) + _count_outside(window.targets, self.task.classes),
+                count_outside(window.xs, self.task.inputs) + count_outside(window.targets, self.task.classes),
                 jnp.where(new > 0, 0, counts.idle + 1),
             )
 
@@ -366,11 +366,6 @@ class Trainer:
                 needed = f"{'booleans' if name == 'is_start' else 'integers'} of shape {shape}"
                 raise ValueError(f"`task` must give windows whose {name} are {needed}, got {describe(array)}")
         return arrays
-
-
-def _count_outside(symbols: jax.Array, known: int) -> jax.Array:
-    symbols = as_index(symbols)
-    return jnp.sum((symbols < PADDING) | (symbols >= known), dtype=jnp.int32)
 
 
 def _network(carry: Carry) -> Network:

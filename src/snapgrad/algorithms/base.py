@@ -23,6 +23,8 @@ from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import select
 from snapgrad.kernels.base import Kernel, Structure
 from snapgrad.kernels.select import Backend
+from snapgrad.readouts import ReadoutLoss
+from snapgrad.tasks.base import count_outside
 
 
 class Outcome(NamedTuple):
@@ -116,7 +118,8 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend, *, ep
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
         outcome = backward(deltas)
         grads = Params(cell=outcome.grads, readout=readout_grads)
-        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, hs, deltas))
+        outside = count_outside(targets, loss.readout.classes) if isinstance(loss, ReadoutLoss) else jnp.int32(0)
+        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, hs, deltas, outside))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 
     def reset(state: State, where: Any) -> State:

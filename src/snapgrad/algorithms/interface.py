@@ -27,6 +27,7 @@ class Info(NamedTuple):
     losses: jax.Array  # [T, B] loss of every example at every step
     outputs: jax.Array  # [T, B, ...] what the readout saw, h of every step; costs nothing under jit if it is not used
     deltas: jax.Array  # [T, B, ...] dL/dh of every step; likewise
+    outside: jax.Array  # how many targets a readout's loss does not know (neither class nor padding) and has left out
 
 
 class Gradient(NamedTuple):

@@ -49,7 +49,7 @@ class GeneralCell(Cell, abc.ABC):
 
     def check(self, params: PyTree) -> None:
         try:
-            x = jnp.zeros(self.inputs, jnp.result_type(*jax.tree.leaves(params)))
+            x = jax.ShapeDtypeStruct((self.inputs,), jnp.result_type(*jax.tree.leaves(params)))
             s = jax.tree.map(lambda leaf: leaf.astype(x.dtype), self.initial_state())
             after = jax.eval_shape(self.step, params, s, x)
         except (TypeError, ValueError, AttributeError, IndexError) as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from snapgrad import arguments
 from snapgrad.cells.base import Cell, Jacobians
 from snapgrad.cells.stack_jacobians import StackJacobians
 from snapgrad.cells.unit import UnitCell, UnitParams
@@ -61,6 +62,7 @@ class Stack(Cell):
 
         `sparse_inputs` is about the weights that read the input; those between layers are always made sparse.
         """
+        arguments.key("key", key)
         keys = jax.random.split(key, len(self.cells))
         return tuple(
             cell.init(layer_key, sparsity, sparse_inputs=sparse_inputs or layer > 0, dtype=dtype)

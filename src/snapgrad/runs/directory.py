@@ -62,7 +62,7 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """A run that was begun before."""
         if not (path / "config.toml").is_file():
-            raise ValueError(f"a run must be a directory with a config.toml, got {str(path)!r}")
+            raise ValueError(f"`run` must be a directory with a config.toml, got {str(path)!r}")
         return cls(path)
 
     @property

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
+from snapgrad.files import check_path
 from snapgrad.readouts import Readout
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
@@ -33,6 +34,7 @@ def load_run(path: str | os.PathLike[str]) -> LoadedRun:
         path: the run's directory. Its text, if it has one, must still be there; nobody may be training it. The
             precision of this process (`jax_enable_x64`) must be that of the run.
     """
+    check_path(path)
     run = RunDirectory.open(Path(path))
     options = run.options()
     experiment = build(options)

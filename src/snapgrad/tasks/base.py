@@ -10,8 +10,19 @@ import abc
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 PADDING = -1  # as an input: no input; as a target: nothing is asked
+
+
+def count_outside(symbols: jax.Array, known: int) -> jax.Array:
+    """How many integers of any width are neither in [0, known) nor padding."""
+    if jnp.iinfo(symbols.dtype).max < jnp.iinfo(jnp.int32).max:
+        symbols = symbols.astype(jnp.int32)  # in which every number of symbols can be said
+    outside = symbols >= known
+    if jnp.issubdtype(symbols.dtype, jnp.signedinteger):
+        outside |= symbols < PADDING
+    return jnp.sum(outside, dtype=jnp.int32)
 
 
 class Window(NamedTuple):
