@@ -41,7 +41,7 @@ class Rewiring:
     def __post_init__(self) -> None:
         arguments.positive_integer("every", self.every)
         if not isinstance(self.share, numbers.Real) or not 0 < self.share <= 1:
-            raise ValueError(f"`share` must be a number in (0, 1], got {self.share!r}")
+            raise ValueError(f"`share` must be a number in (0, 1], got {arguments.shown(self.share)}")
         if self.end is not None:
             arguments.positive_integer("end", self.end)
 
