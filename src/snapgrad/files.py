@@ -19,6 +19,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from snapgrad import arguments
+
 VERSION = 1  # of the format; files of a later one are refused
 ENTRY = "snapgrad"
 PART = ".part"  # how the name of an unfinished file ends, which a kill may leave behind
@@ -32,7 +34,7 @@ DTYPES = (
 def check_path(path: Any) -> None:
     """Refuses what names no file."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise TypeError(f"`path` must be a path, got {path!r}")
+        raise TypeError(f"`path` must be a path, got {arguments.shown(path)}")
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
