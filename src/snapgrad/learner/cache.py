@@ -16,6 +16,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 FOLDER = "SNAPGRAD_CACHE"  # the environment variable that names the folder, or is "off"
+PLACE = "jax_compilation_cache_dir"
 WHILE_ON = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
 
 
@@ -34,10 +35,10 @@ def folder() -> Path | None:
 def on_disk() -> Iterator[None]:
     """Looks programs up on disk, and keeps new ones there, for as long as the context lasts."""
     place = folder()
-    if place is None or jax.config.jax_compilation_cache_dir is not None or not _can_write(place):
+    if place is None or getattr(jax.config, PLACE) is not None or not _can_write(place):
         yield
         return
-    wanted = {"jax_compilation_cache_dir": str(place), **WHILE_ON}
+    wanted = {PLACE: str(place), **WHILE_ON}
     before = {name: getattr(jax.config, name) for name in wanted}
     try:
         for name, value in wanted.items():
