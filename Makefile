@@ -2,11 +2,12 @@
 # make lint   sets up .venv and runs ruff and mypy
 # make sanitize   runs the tests of the native part under AddressSanitizer and UndefinedBehaviorSanitizer
 # make kill-test   kills a run a hundred times at random moments and resumes it, some minutes
+# make soak   two million samples through one learner: memory, latency, recompilation; some minutes
 # make demo   sets up .venv and shows a sparse GRU learn online, beside backpropagation
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint sanitize kill-test demo clean
+.PHONY: test lint sanitize kill-test soak demo clean
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto
@@ -29,6 +30,9 @@ sanitize: .venv/ready
 
 kill-test: .venv/ready
 	$(BIN)/python tests/kills.py --kills 100
+
+soak: .venv/ready
+	$(BIN)/python benchmarks/soak.py
 
 demo: .venv/ready
 	$(BIN)/snapgrad demo

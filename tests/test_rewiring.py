@@ -412,7 +412,7 @@ def test_a_fixed_network_sees_the_same_data(standard_promotion):
     bits = []
     for chosen in (rule, None):
         made, carry = trainer(make, chosen)
-        bits.append(made.run(carry, rule.every * BATCH)[1].bits)
+        bits.append(made.run(carry, rule.every * BATCH)[1].cost)
     assert bits[0] == bits[1]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tyro
-from programs import as_in_a_program, assert_same_run, command, snapgrad
+from programs import answer, as_in_a_program, assert_same_run, command, snapgrad
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
@@ -387,3 +387,17 @@ def test_the_command_line_knows_all_algorithms_and_costs():
     assert set(named) == ALGORITHMS.keys() == TITLES.keys()
     counts = json.loads(snapgrad("costs", "--units", 16, "--json").stdout)
     assert counts["methods"]["snap-2"]["flops"] > counts["methods"]["bptt"]["flops"]
+
+
+@pytest.mark.parametrize("task", ["adding", "mackey-glass"])
+def test_runs_on_numbers_are_trained_resumed_and_reported(task, tmp_path):
+    run = tmp_path / "run"
+    small = ("--units", 3, "--batch", 2, "--algorithm", "frozen", "--log-every", 50, "--out", run)
+    assert answer("train", task, "--tokens", 100, *small).code == 0
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("tokens = 100", "tokens = 200"))
+    assert "error" in answer("resume", run).out
+    assert [record["tokens"] for record in RunDirectory.open(run).metrics()] == [50, 100, 150, 200]
+    shown = answer("report", run, "--out", tmp_path / "report")
+    assert shown.code == 0, shown.err
+    assert "squared error" in (tmp_path / "report" / "report.html").read_text()

@@ -57,8 +57,9 @@ class Analyse:
         carry, totals = found
         window = sequences(options, experiment, carry, self.sequences)
         cell, _ = network(options, experiment.trainer.task.inputs)
-        readout = Readout(experiment.trainer.task.classes, READOUTS[options.readout])
-        rows = analysis.analyse(cell, readout.loss, carry.params, window.xs, window.targets)
+        task = experiment.trainer.task
+        loss = task.loss(Readout(task.outputs, READOUTS[options.readout]))
+        rows = analysis.analyse(cell, loss, carry.params, window.xs, window.targets)
         out = self.out or run.path / "analysis"
         out.mkdir(parents=True, exist_ok=True)
         result: dict[str, Any] = {

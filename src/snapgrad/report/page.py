@@ -17,11 +17,23 @@ from snapgrad.report.collect import Collected, Series, differing
 from snapgrad.report.style import PARAMETERS, colour
 from snapgrad.runs.label import network
 from snapgrad.runs.options import Options
+from snapgrad.tasks.adding import Adding
 from snapgrad.tasks.characters import Crops
 from snapgrad.tasks.copy import Copy
+from snapgrad.tasks.mackey_glass import MackeyGlass
 
-TITLES = {"copy": "Learning to copy", "chars": "Predicting the next byte"}
-INPUTS = {"copy": Copy.inputs, "chars": Crops.inputs}
+TITLES = {
+    "copy": "Learning to copy",
+    "chars": "Predicting the next byte",
+    "adding": "Learning to add",
+    "mackey-glass": "Forecasting Mackey-Glass",
+}
+INPUTS = {
+    "copy": Copy.inputs,
+    "chars": Crops.inputs,
+    "adding": Adding.inputs,
+    "mackey-glass": MackeyGlass.inputs,
+}
 
 
 class Figure(NamedTuple):
@@ -110,6 +122,7 @@ def _lead(collected: Collected) -> str:
 _SAID = {
     "level": "copies strings of up to L = {}",
     "bits": "needs {} bits per character",
+    "error": "is left with a squared error of {}",
     "valid_bits": "needs {} bits per character of the validation text",
 }
 

@@ -14,7 +14,12 @@ from snapgrad.runs import build
 from snapgrad.runs.label import network
 from snapgrad.runs.options import CharsOptions, Options
 
-HEADINGS = {"level": "L reached", "bits": "bits / character", "valid_bits": "bits / character, validation"}
+HEADINGS = {
+    "level": "L reached",
+    "bits": "bits / character",
+    "error": "squared error",
+    "valid_bits": "bits / character, validation",
+}
 HISTORY = 32  # steps, where sequences have no one length
 
 

@@ -54,7 +54,7 @@ def _analysed(experiment: Experiment, size: Size, seed: int) -> dict[str, Any]:
         carry, progress = run.trainer.run(carry, (step - updates) * length * options.batch)
         updates = step
         rows = analysis.analyse(run.cell, run.readout.loss, carry.params, window.xs, window.targets, orders=ORDERS)
-        snapshot: dict[str, Any] = {"step": step, "bits": progress.bits / progress.asked}
+        snapshot: dict[str, Any] = {"step": step, "bits": progress.cost / progress.asked}
         snapshot["orders"] = [row._asdict() for row in rows]
         if seed == 0:
             J = analysis.true_influence(run.cell, carry.params.cell, window.xs[:, 0]).J

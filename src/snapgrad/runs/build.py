@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from snapgrad import arguments
-from snapgrad.algorithms.interface import Algorithm, Params
+from snapgrad.algorithms.interface import Algorithm, Loss, Params
 from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.registry import layered
@@ -21,13 +21,15 @@ from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
-from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.runs.options import AddingOptions, CharsOptions, CopyOptions, MackeyGlassOptions, Options
 from snapgrad.runs.wiring import rule
 from snapgrad.sparsity.matrix import SparseMatrix
+from snapgrad.tasks.adding import Adding
 from snapgrad.tasks.base import Task
 from snapgrad.tasks.characters import Crops, check_text
 from snapgrad.tasks.copy import Copy
 from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
+from snapgrad.tasks.mackey_glass import MackeyGlass
 from snapgrad.tasks.streams import Streams
 from snapgrad.train import Carry, Trainer
 
@@ -63,11 +65,12 @@ def build(options: Options) -> Experiment:
     _check_installed(options)
     task, text = _task(options)
     update_every = options.update_steps
-    if update_every is None and isinstance(task, Streams):
-        raise ValueError('`update_every` must be an integer with `continuous`, got "sequence": streams never end')
+    if update_every is None and isinstance(task, Streams | MackeyGlass):
+        where = "with `continuous`" if isinstance(task, Streams) else f"for {options.task}"
+        raise ValueError(f'`update_every` must be an integer {where}, got "sequence": streams never end')
     cell, cell_params = network(options, task.inputs)
-    readout = Readout(task.classes, READOUTS[options.readout])
-    algorithm = _algorithm(options, cell, readout, update_every)
+    readout = Readout(task.outputs, READOUTS[options.readout])
+    algorithm = _algorithm(options, cell, task.loss(readout), update_every)
     trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every, rule(options))
     _, for_readout, key = _keys(options)
     params = Params(cell_params, readout.init(for_readout, options.units))
@@ -111,7 +114,7 @@ def _keys(options: Options) -> jax.Array:
     return jax.random.split(jax.random.key(options.seed), 3)
 
 
-def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int | None) -> Algorithm:
+def _algorithm(options: Options, cell: Cell, loss: Loss, update_every: int | None) -> Algorithm:
     given: dict[str, Any] = {"backend": options.backend}
     for name in ("order", "decay", "rank", "k", "influence_dtype"):
         value = getattr(options, name)
@@ -126,12 +129,16 @@ def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int
     # Windows that are whole sequences: the same gradient, computed the cheap way.
     if update_every is None and takes(options.algorithm, "episodic") and options.influence_dtype is None:
         given["episodic"] = True
-    return ALGORITHMS[options.algorithm](cell, readout.loss, **given)
+    return ALGORITHMS[options.algorithm](cell, loss, **given)
 
 
 def _task(options: Options) -> tuple[Task, Corpus | None]:
     if isinstance(options, CopyOptions):
         return Copy(options.length, options.minibatch), None
+    if isinstance(options, AddingOptions):
+        return Adding(options.length), None
+    if isinstance(options, MackeyGlassOptions):
+        return MackeyGlass(options.delay, options.horizon), None
     assert isinstance(options, CharsOptions)
     arguments.positive_integer("validate_every", options.validate_every)
     if options.continuous and options.length is not None:
