@@ -1,10 +1,10 @@
 """Two million samples through one learner: memory stays flat, latency steady, and nothing is compiled twice.
 
-The stream has what real ones have: missing values, spikes, targets that are not there. It is cut into ten parts; of each
-are printed the resident memory at its end and percentiles of the time of `predict` and `learn` together. The program
-fails, with exit code 1 and a sentence for each violation, if anything was compiled after the first sample, if memory has
-grown by more than 8 MB since the first part, if the median latency of the last three parts is more than 1.5 times that of
-the first three (3 times, for the 99th percentile), or if a weight is not finite.
+The stream has what real ones have: missing values, spikes, targets that are not there. It is cut into ten parts; of
+each are printed the resident memory at its end and percentiles of the time of `predict` and `learn` together. The
+program fails, with exit code 1 and a sentence for each violation, if anything was compiled after the first sample, if
+memory has grown by more than 8 MB since the first part, if the median latency of the last three parts is more than 1.5
+times that of the first three (3 times, for the 99th percentile), or if a weight is not finite.
 
     python benchmarks/soak.py [--samples 2000000]
 """
@@ -49,9 +49,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2_000_000)
     samples = parser.parse_args().samples // PARTS
     compiled: list[float] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, seconds, **_: compiled.append(seconds) if name == COMPILED else None
-    )
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == COMPILED:
+            compiled.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     learner, rng = sg.OnlineLearner(INPUTS, 1, cell="lstm"), np.random.default_rng(0)
     learner.predict(np.zeros(INPUTS))
     learner.learn(np.zeros(INPUTS), 0.0)
