@@ -211,7 +211,7 @@ Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
 
 ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer old,
                           ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, ffi::AnyBuffer noise,
-                          Out influence, Out gradient) {
+                          ffi::AnyBuffer fresh, Out influence, Out gradient) {
   return guarded([&] {
     const auto held_plan = plan_in<BlocksPlan>(*held->place);
     const BlocksPlan& plan = *held_plan;
@@ -228,6 +228,7 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
     check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
     const int64_t words = half ? kNoiseWords : 0;
     check_equal("noise", check("noise", noise, ffi::DataType::U32, {tiles, words, tile}), outer);
+    check_equal("fresh", check("fresh", fresh, ffi::DataType::PRED, {tiles, tile}), outer);
     check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
     carry_over(old, *influence);
     XlaPool pool(threads);
@@ -238,25 +239,10 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
                                 nth(dynamics, i, batch * room.dynamics), nth(immediate, i, batch * room.immediate),
                                 nth(delta, i, batch * plan.states),
                                 static_cast<const uint32_t*>(noise.untyped_data()) + i * batch * words,
+                                static_cast<const bool*>(fresh.untyped_data()) + i * batch,
                                 nth(*gradient, i, plan.params)},
                                pool);
     }
-  });
-}
-
-ffi::Error forget(ffi::ThreadPool threads, ffi::AnyBuffer old, ffi::AnyBuffer where, Out influence) {
-  return guarded([&] {
-    const auto [tiles, tile] = tiles_of("influence", *influence);
-    const int64_t kept = dimension("influence", *influence, 2);
-    const auto bytes = static_cast<int64_t>(ffi::ByteWidth(influence->element_type()));
-    if (bytes != 2 && bytes != 4 && bytes != 8) throw Mismatch("snapgrad: `influence` must hold floats");
-    const int64_t outer = check("influence", *influence, influence->element_type(), {tiles, kept, tile});
-    check_equal("where", check("where", where, ffi::DataType::PRED, {tiles, tile}), outer);
-    carry_over(old, *influence);
-    XlaPool pool(threads);
-    kernels().forget({outer * tiles, tile, kept, bytes, static_cast<const bool*>(where.untyped_data()),
-                      influence->untyped_data()},
-                     pool);
   });
 }
 
@@ -355,8 +341,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { re
       .Attr<std::string_view>("plan")
 using Any = ffi::AnyBuffer;
 XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
-                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
-XLA_FFI_DEFINE_HANDLER(kForget, forget, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Arg<Any>().Ret<Any>());
+                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kProduct, product,
                        SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
@@ -443,7 +428,6 @@ NB_MODULE(_native, m) {
   m.def("targets", [] {
     nb::dict out;
     out["snapgrad_influence_step"] = stages(kInfluenceStep, kInstantiate);
-    out["snapgrad_forget"] = stages(kForget);
     out["snapgrad_credit_step"] = stages(kCreditStep, kInstantiate);
     out["snapgrad_product"] = stages(kProduct, kInstantiateProduct);
     out["snapgrad_sampled_product"] = stages(kSampledProduct, kInstantiate);

@@ -9,7 +9,7 @@
 template <class T, class S, int C>
 void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics,
                      const uint32_t* old_at, int64_t stride, const T* immediate, const T* delta,
-                     const uint32_t* noise, T* old_rows, T* gradient) {
+                     const uint32_t* noise, const BitsOf<T>* past, T* old_rows, T* gradient) {
   constexpr int N = kTile;
   using V = Vector<T, N>;
   const Block& block = plan.blocks[strip.block];
@@ -17,9 +17,10 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
   const int64_t rows = static_cast<int64_t>(net.rows.size());
   S* J = influence + (block.influence_at + rows * strip.first) * N;
 
+  const auto has_past = load<BitsOf<T>, N>(past);
   for (int64_t row = 0; row < rows; ++row) {
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
-      store<T, N>(old_rows + row * stride + c * N, load<T, N>(J + (row * C + c) * N));
+      store<T, N>(old_rows + row * stride + c * N, only<T, N>(has_past, load<T, N>(J + (row * C + c) * N)));
     }
   }
   V g[C];
@@ -113,6 +114,8 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
         const T* const immediate = static_cast<const T*>(call.immediate) + tile * call.room.immediate * N;
         const T* const delta = static_cast<const T*>(call.delta) + tile * plan.states * N;
         const uint32_t* const noise = kIsRounded<S> ? call.noise + tile * kNoiseWords * N : nullptr;
+        BitsOf<T> past[N];
+        for (int i = 0; i < N; ++i) past[i] = call.fresh[tile * N + i] ? 0 : ~BitsOf<T>{0};
         // D in the order in which every strip of the block will use it.
         T* to = in_order.data;
         for (const Term& term : net.terms) {
@@ -123,7 +126,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
           const Strip& strip = strips.all[i];
           with_columns<kAccumulators>(strip.width, [&](auto columns) {
             influence_lanes<T, S, decltype(columns)::value>(plan, strip, influence, in_order.data, old_at.data,
-                                                            stride, immediate, delta, noise, old_rows.data,
+                                                            stride, immediate, delta, noise, past, old_rows.data,
                                                             gradients.data + strip.first * N);
           });
         }
@@ -143,27 +146,4 @@ void influence_step(const InfluenceStep& call, Pool& pool) {
   __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
   if (call.plan.blocks.empty()) return;
   call.tile == kTile ? influence_step_lanes<T, S>(call, pool) : influence_step_columns<T, S>(call, pool);
-}
-
-template <class Bits>
-void forget_lanes(const Forget& call, Pool& pool) {
-  constexpr int64_t kPart = 1 << 16;
-  const int64_t parts = (call.kept + kPart - 1) / kPart;
-  parallel_for(pool, call.tiles * parts, [&](int64_t task) {
-    const bool* const where = call.where + task / parts * call.tile;
-    bool any = false;
-    for (int64_t i = 0; i < call.tile; ++i) any |= where[i];
-    if (!any) return;
-    Bits* const J = static_cast<Bits*>(call.influence) + task / parts * call.kept * call.tile;
-    const int64_t begin = task % parts * kPart, end = begin + kPart < call.kept ? begin + kPart : call.kept;
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t i = 0; i < call.tile; ++i) J[n * call.tile + i] = where[i] ? Bits(0) : J[n * call.tile + i];
-    }
-  });
-}
-
-void forget(const Forget& call, Pool& pool) {
-  if (call.element_bytes == 2) return forget_lanes<uint16_t>(call, pool);
-  if (call.element_bytes == 4) return forget_lanes<uint32_t>(call, pool);
-  forget_lanes<uint64_t>(call, pool);
 }

@@ -7,7 +7,7 @@
 
 template <class T, class S, int N, int R>
 void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
-                       const T* delta, const uint32_t* noise, T* old_rows, T* gradient) {
+                       const T* delta, const uint32_t* noise, bool fresh, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
   using V32 = Vector<uint32_t, N>;
   const Block& block = plan.blocks[strip.block];
@@ -19,7 +19,7 @@ void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence,
 
   for (int64_t row = 0; row < rows; ++row) {
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
-      store<T, N>(old_rows + (row * R + j) * N, load<T, N>(J + row * stride + at(j)));
+      store<T, N>(old_rows + (row * R + j) * N, fresh ? V{} : load<T, N>(J + row * stride + at(j)));
     }
   }
   V g[R];
@@ -82,8 +82,8 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
         T* const gradient = gradients.data + (s - range.begin) * kSlots;
         with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
           influence_columns<T, S, decltype(n)::value, decltype(r)::value>(plan, strips.all[s], influence, dynamics,
-                                                                         immediate, delta, noise, old_rows.data,
-                                                                         gradient);
+                                                                         immediate, delta, noise, call.fresh[lane],
+                                                                         old_rows.data, gradient);
         });
       }
     }

@@ -16,7 +16,7 @@ constexpr int64_t kNoiseWords = 2;
 // Buffers whose size goes with the pattern may be longer than the plan asks for: they have room for another plan. Then
 // `room` says how many entries a lane has of each; the rest is not used.
 
-// J <- D J + I on every block, in place; g <- sum over lanes of delta . J.
+// J <- D J + I on every block, in place, and J <- I in fresh lanes; g <- sum over lanes of delta . J.
 struct InfluenceStep {
   struct Room {
     int64_t influence, dynamics, immediate;
@@ -29,14 +29,8 @@ struct InfluenceStep {
   const void* immediate;  // [tiles, room, tile]: group by group, each [E, P]
   const void* delta;      // [tiles, states, tile]
   const uint32_t* noise;  // [tiles, kNoiseWords, tile] where J is stored in bfloat16
+  const bool* fresh;      // [tiles, tile]: lanes in which J has no past, whatever stands there
   void* gradient;         // [params]
-};
-
-// J <- 0 in some lanes.
-struct Forget {
-  int64_t tiles, tile, kept, element_bytes;
-  const bool* where;  // [tiles, tile]
-  void* influence;    // [tiles, kept, tile]
 };
 
 // Lambda <- Lambda + delta; credit <- Lambda at the immediate rows; Lambda <- D^T Lambda, in place.
@@ -87,7 +81,6 @@ struct Kernels {
   const char* name;
   int vector_bytes;
   void (*influence_step)(Type arithmetic, Type storage, const InfluenceStep&, Pool&);
-  void (*forget)(const Forget&, Pool&);
   void (*credit_step)(Type, const CreditStep&, Pool&);
   void (*product)(Type, const Product&, Pool&);
   void (*sampled_product)(Type, const SampledProduct&, Pool&);

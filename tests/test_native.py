@@ -18,7 +18,7 @@ from variants import VARIANTS, relative_error
 
 import snapgrad as sg
 from snapgrad.kernels import binding, rounding
-from snapgrad.kernels.base import Sums, to_tiles
+from snapgrad.kernels.base import Sums, from_tiles, to_tiles
 from snapgrad.kernels.native import NativeKernel
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.select import NATIVE, REFERENCE
@@ -123,11 +123,11 @@ for batch_size in (1, 16):
     J = NATIVE.zeros(blocks, batch_size, np.float32)
     for _ in range(3):
         J, g = step(blocks, J, D, I, delta)
-    note(J, g)
+    note(J.J, g)
     J = NATIVE.zeros(blocks, batch_size, jax.numpy.bfloat16)
     for words in rounding.noise(rounding.start(None), 3, batch_size):
         J, g = step(blocks, J, D, I, delta, to_tiles(words, NATIVE.influence_tile(batch_size)))
-    note(J.astype(np.float32), g)
+    note(J.J.astype(np.float32), g)
 note(*NATIVE.credit_step(blocks, NATIVE.zero_credit(blocks, 16, np.float32) + 1, D, delta))
 weights = sg.GRU(4, 500).init(jax.random.key(0), sparsity=0.9, dtype=np.float32).recurrent
 def objective(values, x):
@@ -215,7 +215,7 @@ def test_bfloat16_storage_loses_little_and_agrees_with_the_reference(batch_size)
         algorithm = sg.snap(cell, readout_loss, order=2, influence_dtype=dtype, backend=backend)
         gradient, state = algorithm.grad(params, algorithm.init(params, batch_size), xs, targets)
         grads[backend, dtype is None] = flat(gradient.grads.cell)
-    assert {leaf.dtype for leaf in jax.tree.leaves(state.memory.J)} == {jnp.dtype(jnp.bfloat16)}
+    assert state.memory.J.J.dtype == jnp.bfloat16
     error = relative_error(grads["native", False], grads["native", True])
     assert 1e-5 < error < 1e-2
     assert relative_error(grads["native", False], grads["reference", False]) < 2e-3
@@ -235,10 +235,34 @@ def test_bfloat16_keeps_what_needs_no_rounding_and_what_is_not_a_number(batch_si
     words = rounding.noise(rounding.start(None), 1, batch_size)[0]
     noise = to_tiles(words, NATIVE.influence_tile(batch_size))
     J, _ = step(blocks, NATIVE.zeros(blocks, batch_size, jnp.bfloat16), 0 * D, I, delta, noise)
-    values = np.asarray(J.astype(np.float32)).ravel()
+    values = np.asarray(J.J.astype(np.float32)).ravel()
     for name in ("isnan", "isposinf", "isneginf"):
         assert getattr(np, name)(values).sum() == getattr(np, name)(np.asarray(I)).sum() > 0
     assert set(values[np.isfinite(values)]) == {largest, 1.5, -2.5, 0.0}
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float64, jnp.bfloat16])
+@pytest.mark.parametrize("batch_size", [3, 16])  # columns as vectors, lanes as vectors
+def test_a_lane_that_starts_anew_takes_nothing_from_its_past(batch_size, stored):
+    """Not even NaN: with D = 0 it would."""
+    blocks = large_network(units=8, sparsity=0.5)
+    D, I, delta = values_for(blocks, batch_size, np.float64 if stored == np.float64 else np.float32)
+    noise = ()
+    if stored == jnp.bfloat16:
+        words = rounding.noise(rounding.start(None), 1, batch_size)[0]
+        noise = (to_tiles(words, NATIVE.influence_tile(batch_size)),)
+    zeros = NATIVE.zeros(blocks, batch_size, stored)
+    some = jnp.arange(batch_size) % 3 == 1
+    past = zeros._replace(J=jnp.full_like(zeros.J, np.nan))
+    J, g = step(blocks, NATIVE.forget(past, jnp.ones_like(some)), D, I, delta, *noise)
+    expected, expected_g = step(blocks, zeros, D, I, delta, *noise)
+    np.testing.assert_array_equal(J.J, expected.J)
+    np.testing.assert_array_equal(g, expected_g)
+    assert not J.fresh.any()
+    mixed, _ = step(blocks, NATIVE.forget(past, some), D, I, delta, *noise)
+    lanes, alone = (np.asarray(from_tiles(of.J.astype(np.float64), batch_size)) for of in (mixed, expected))
+    np.testing.assert_array_equal(lanes[some], alone[some])
+    assert np.isnan(lanes[~some]).any(axis=1).all()
 
 
 def test_a_block_with_very_many_columns():
@@ -258,13 +282,14 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
     J = NATIVE.zeros(blocks, 16, np.float32)
     for wrong, message in (
         ((J, D[:, 1:], I, delta), "`dynamics` must be"),
-        ((J[:, 1:], D, I, delta), "`influence` must be"),
+        ((J._replace(J=J.J[:, 1:]), D, I, delta), "`influence` must be"),
+        ((J._replace(fresh=J.fresh[1:]), D, I, delta), "`fresh` must be"),
         ((J, D, I[:1], delta), "`immediate` must be"),
         ((J, D, I, delta.astype(np.float64)), "`delta` must be"),
         ((J, D.astype(np.int32), I, delta), "must be float32 or float64"),
         ((J, D[..., :3], I, delta), "tiles of 1 or 8 lanes"),
         ((J, D[0, 0], I, delta), "must have more axes"),
-        ((J.astype(jnp.bfloat16), D, I, delta), "`noise` must be"),
+        ((J._replace(J=J.J.astype(jnp.bfloat16)), D, I, delta), "`noise` must be"),
         ((J, D, I, delta, jnp.zeros((2, 2, 8), np.uint32)), "`noise` must be"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
@@ -272,9 +297,6 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
     Lambda = NATIVE.zero_credit(blocks, 16, np.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="`delta` must be"):
         NATIVE.credit_step(blocks, Lambda, D, delta[:, 1:])
-    call = jax.ffi.ffi_call("snapgrad_forget", jax.ShapeDtypeStruct(J.shape, J.dtype), input_output_aliases={0: 0})
-    with pytest.raises(jax.errors.JaxRuntimeError, match="`where` must be"):
-        call(J, jnp.zeros((3, 8), bool))
     call = jax.ffi.ffi_call("snapgrad_sums", jax.ShapeDtypeStruct(D.shape, D.dtype))
     with pytest.raises(jax.errors.JaxRuntimeError, match="is not known in this process"):
         call(D, D, plan="blocks of a network never seen")
@@ -365,13 +387,14 @@ def test_buffers_with_room_for_another_plan_give_the_same(batch):
     blocks = large_network(units=16, sparsity=0.5)
     D, I, delta = values_for(blocks, batch, np.float32)
     rng = np.random.default_rng(0)
-    J = jnp.asarray(rng.normal(size=NATIVE.zeros(blocks, batch, np.float32).shape), np.float32)
+    zeros = NATIVE.zeros(blocks, batch, np.float32)
+    J = jnp.asarray(rng.normal(size=zeros.J.shape), np.float32)
     longer = [jnp.pad(a, ((0, 0), (0, n), (0, 0)), constant_values=7) for a, n in ((J, 5), (D, 3), (I, 2))]
-    after, g = step(blocks, J, D, I, delta)
-    padded, same = step(blocks, *longer, delta)
+    after, g = step(blocks, zeros._replace(J=J), D, I, delta)
+    padded, same = step(blocks, zeros._replace(J=longer[0]), *longer[1:], delta)
     np.testing.assert_array_equal(g, same)
-    np.testing.assert_array_equal(padded[:, : J.shape[1]], after)
-    np.testing.assert_array_equal(padded[:, J.shape[1] :], 7)
+    np.testing.assert_array_equal(padded.J[:, : J.shape[1]], after.J)
+    np.testing.assert_array_equal(padded.J[:, J.shape[1] :], 7)
     if batch == 16:
         Lambda = jnp.asarray(rng.normal(size=NATIVE.zero_credit(blocks, batch, np.float32).shape), np.float32)
         longer = [jnp.pad(a, ((0, 0), (0, 4), (0, 0)), constant_values=7) for a in (Lambda, D)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,22 @@ from snapgrad.sparsity.reach import Blocks
 # benchmarks/products.py: the two are equal between 20 % and 50 %, by size.
 DENSE_FROM_DENSITY = 0.3
 
-# How long J is made for patterns that change, times what is kept of it. Little at first, because forgetting goes over
-# all of it and random patterns hardly differ in what they keep; more when that was not enough.
+# How long J is made for patterns that change, times what is kept of it. Little at first, because random patterns hardly
+# differ in what they keep; more when that was not enough.
 ROOM, GROWTH = 1.05, 1.25
 
 TILE = binding.TILE
 
 
+class Lanes(NamedTuple):
+    """J of a batch. A lane that starts anew is only marked: the next step takes no past from it, at no cost."""
+
+    J: jax.Array  # [tiles, kept or more, tile]
+    fresh: jax.Array  # [tiles, tile] lanes in which J counts as zero, whatever stands there
+
+
 class NativeKernel(Kernel):
-    """J is one array [tiles, kept or more, tile], Lambda one array [tiles, rows of all blocks, tile].
+    """J is one array with a mark for every lane (`Lanes`), Lambda one array [tiles, rows of all blocks, tile].
 
     With `slots` its programs find their plans there, so that patterns can change; full matrices stay as they are.
     """
@@ -78,7 +85,8 @@ class NativeKernel(Kernel):
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         tile = self.influence_tile(batch_size)
-        return jnp.zeros((-(-batch_size // tile), blocks.kept, tile), dtype)
+        tiles = -(-batch_size // tile)
+        return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros((tiles, tile), bool))
 
     def influence_step(
         self,
@@ -90,27 +98,28 @@ class NativeKernel(Kernel):
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         if noise is None:
-            noise = jnp.zeros((J.shape[0], 0, J.shape[2]), jnp.uint32)
+            noise = jnp.zeros((J.J.shape[0], 0, J.J.shape[2]), jnp.uint32)
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
-        call = _call("influence_step", (_like(J), gradient), in_place=True)
-        J, g = call(J, D, I, delta, noise, plan=self._plan(blocks))
-        return J, g
+        call = _call("influence_step", (_like(J.J), gradient), in_place=True)
+        J_t, g = call(J.J, D, I, delta, noise, J.fresh, plan=self._plan(blocks))
+        return Lanes(J_t, jnp.zeros_like(J.fresh)), g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
-        tiles, _, tile = J.shape
+        tiles, tile = J.fresh.shape
         lanes = jnp.pad(where, (0, tiles * tile - len(where))).reshape(tiles, tile)
-        return _call("forget", _like(J), in_place=True)(J, lanes)
+        return J._replace(fresh=J.fresh | lanes)
 
     def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
-        length, tile = J.shape[1:]
+        had_length, tile = J.J.shape[1:]
+        length = had_length
         if length < new.kept:
             length = math.ceil(GROWTH * new.kept)
         elif length == old.kept:  # patterns have not changed before
             length = math.ceil(ROOM * new.kept)
         had, has = binding.influence_places(old, tile), binding.influence_places(new, tile)
-        at = np.full(length, J.shape[1])
-        at[: new.kept] = place_sources(had, has, sources, new.states, J.shape[1])
-        return _take(J, at.astype(np.int32))
+        at = np.full(length, had_length)
+        at[: new.kept] = place_sources(had, has, sources, new.states, had_length)
+        return J._replace(J=_take(J.J, at.astype(np.int32)))
 
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         return jnp.zeros((-(-batch_size // TILE), self._room(blocks, blocks.credits), TILE), dtype)
