@@ -288,6 +288,7 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
   for (int64_t i = 0; i < left_of.size; ++i) {
     terms.push_back({static_cast<uint32_t>(left_of[i]), static_cast<uint32_t>(right_of[i])});
   }
+  for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
 }
 
 }  // namespace snapgrad

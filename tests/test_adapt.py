@@ -100,8 +100,11 @@ def test_both_jacobians_equal_autodiff(name):
     @jax.jit
     def values_at(params, s, x):
         at = jax.vmap(unravel)(s), x
-        D = jacobians.dynamics_at(REFERENCE, params, jacobians.dynamics, 1)(*at)
-        return D[0, :, 0], jacobians.immediate_at(REFERENCE, params, 1)(*at)[0, :, 0]
+        at = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), at)
+        _, local = jacobians.forward_at(REFERENCE, params)(*at)
+        D = jacobians.dynamics_at(REFERENCE, params, jacobians.dynamics)(local)
+        I = jacobians.immediate_at(REFERENCE, params)(local)
+        return D[:, 0], REFERENCE.sums(I.at, I.left, I.right)[:, 0]
 
     D, I = np.zeros((flat_state.size,) * 2), np.zeros((flat_state.size, flat(params).size))
     groups, (D_values, I_values) = jacobians.groups, values_at(params, s, x)

@@ -69,8 +69,11 @@ def test_values_of_both_jacobians_equal_autodiff(name, sparsity):
     @jax.jit
     def values_at(params, s, x):
         at = unravel(s), x
-        D = jacobians.dynamics_at(REFERENCE, params, jacobians.dynamics, 1)(*at)
-        return D[0, :, 0], jacobians.immediate_at(REFERENCE, params, 1)(*at)[0, :, 0]
+        at = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), at)
+        _, local = jacobians.forward_at(REFERENCE, params)(*at)
+        D = jacobians.dynamics_at(REFERENCE, params, jacobians.dynamics)(local)
+        I = jacobians.immediate_at(REFERENCE, params)(local)
+        return D[:, 0], REFERENCE.sums(I.at, I.left, I.right)[:, 0]
 
     D_values, I_values = values_at(params, s[None], net.xs[0, :1])
     _, D, I = (result[0] for result in step_jacobians(net)(flat(params), s[None], net.xs[0, :1]))

@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import Outcome, Rule, param_dtype, propagation, select_lanes, state_deltas, unroll
 from snapgrad.cells.base import Cell, PyTree, as_vector
+from snapgrad.cells.rule import rule_derivatives
 from snapgrad.cells.unit import UnitCell, UnitParams
-from snapgrad.cells.unit_jacobians import rule_derivatives
 from snapgrad.kernels.base import Kernel
 from snapgrad.sparsity.matrix import multiply
 

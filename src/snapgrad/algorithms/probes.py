@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from snapgrad.algorithms.base import param_dtype, state_deltas, unroll
+from snapgrad.algorithms.base import param_dtype
+from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.cells.unit_jacobians import UnitJacobians
-from snapgrad.kernels.base import Influence, Kernel, Structure, to_tiles
+from snapgrad.kernels.base import Influence, Kernel, Structure
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
@@ -76,21 +77,19 @@ def follow(
     kernel: Kernel, cell: UnitCell, params: UnitParams, order: int, probes: Probes, s_0: jax.Array, xs: Any, deltas: Any
 ) -> Probes:
     """Takes the probes through a window of the network: from s_0, with inputs xs and dL/dh `deltas` [T, B, ...]."""
-    trajectory = unroll(kernel, cell, params, s_0, xs)
     jacobians, blocks = _jacobians(cell, params, probes.gradients), _blocks(cell, params, probes.gradients, order)
-    tile = kernel.influence_tile(xs.shape[1])
-    dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, tile)
-    immediate_at = jacobians.immediate_at(kernel, params, tile)
+    trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
+    dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics)
+    immediate_at = jacobians.immediate_at(kernel, params)
 
     def step(carry: tuple[Influence, jax.Array], at_t: Any) -> tuple[Any, None]:
         J_tm1, g = carry
-        s_tm1, x_t, delta_t = at_t
-        D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
-        J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile))
+        local_t, delta_t = at_t
+        J_t, g_t = kernel.influence_step(blocks, J_tm1, dynamics_at(local_t), immediate_at(local_t), delta_t)
         return (J_t, g + g_t), None
 
     g, unravel = ravel_pytree(probes.gradients)
-    at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
+    at = trajectory.local, lane_deltas(cell, trajectory, deltas)
     (J_T, g), _ = jax.lax.scan(step, (probes.influence, g), at)
     return Probes(unravel(g), J_T)
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from snapgrad import arguments, memory
 from snapgrad.cells.base import Cell, Jacobians
-from snapgrad.cells.unit_jacobians import UnitJacobians, apply_rule
+from snapgrad.cells.rule import apply_rule
+from snapgrad.cells.unit_jacobians import UnitJacobians
 from snapgrad.sparsity.masks import random_matrix, random_pattern
 from snapgrad.sparsity.matrix import SparseMatrix, describe, multiply
 from snapgrad.sparsity.pattern import Pattern

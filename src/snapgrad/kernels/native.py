@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Structure, Sums, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
@@ -33,7 +33,7 @@ class Lanes(NamedTuple):
     """J of a batch. A lane that starts anew is only marked: the next step takes no past from it, at no cost."""
 
     J: jax.Array  # [tiles, kept or more, tile]
-    fresh: jax.Array  # [tiles, tile] lanes in which J counts as zero, whatever stands there
+    fresh: jax.Array  # [lanes] in which J counts as zero, whatever stands there
 
 
 class NativeKernel(Kernel):
@@ -43,7 +43,6 @@ class NativeKernel(Kernel):
     """
 
     name = "native"
-    credit_tile = TILE
     dense_from_density = DENSE_FROM_DENSITY
 
     def __init__(self, slots: Slots | None = None):
@@ -75,39 +74,34 @@ class NativeKernel(Kernel):
 
         return map_matrices(form, params)
 
-    def influence_tile(self, batch_size: int) -> int:
-        return TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
-
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
-        size = self._room(sums, len(sums.starts) - 1)
-        out = jax.ShapeDtypeStruct((left.shape[0], size, left.shape[2]), left.dtype)
+        out = jax.ShapeDtypeStruct((self._room(sums, len(sums.starts) - 1), left.shape[1]), left.dtype)
         return _call("sums", out)(left, right, plan=self._plan(sums))
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
-        tile = self.influence_tile(batch_size)
+        tile = TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
         tiles = -(-batch_size // tile)
-        return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros((tiles, tile), bool))
+        return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros(tiles * tile, bool))
 
     def influence_step(
         self,
         blocks: Blocks,
         J: Influence,
         D: jax.Array,
-        I: jax.Array,
+        I: Products,
         delta: jax.Array,
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         if noise is None:
-            noise = jnp.zeros((J.J.shape[0], 0, J.J.shape[2]), jnp.uint32)
+            noise = jnp.zeros((0, delta.shape[1]), jnp.uint32)
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
         call = _call("influence_step", (_like(J.J), gradient), in_place=True)
-        J_t, g = call(J.J, D, I, delta, noise, J.fresh, plan=self._plan(blocks))
+        values = (_filled(value, len(J.fresh)) for value in (D, I.left, I.right, delta, noise))
+        J_t, g = call(J.J, *values, J.fresh, plan=self._plan(blocks), products=self._plan(I.at))
         return Lanes(J_t, jnp.zeros_like(J.fresh)), g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
-        tiles, tile = J.fresh.shape
-        lanes = jnp.pad(where, (0, tiles * tile - len(where))).reshape(tiles, tile)
-        return J._replace(fresh=J.fresh | lanes)
+        return J._replace(fresh=J.fresh | _filled(where, len(J.fresh)))
 
     def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
         had_length, tile = J.J.shape[1:]
@@ -125,10 +119,17 @@ class NativeKernel(Kernel):
         return jnp.zeros((-(-batch_size // TILE), self._room(blocks, blocks.credits), TILE), dtype)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
-        credit = jax.ShapeDtypeStruct((D.shape[0], blocks.groups.entries.nnz, TILE), D.dtype)
+        lanes = Lambda.shape[0] * TILE
+        credit = jax.ShapeDtypeStruct((blocks.groups.entries.nnz, lanes), D.dtype)
         call = _call("credit_step", (_like(Lambda), credit), in_place=True)
-        Lambda, at_entries = call(Lambda, D, delta, plan=self._plan(blocks))
-        return Lambda, at_entries
+        Lambda, at_entries = call(Lambda, _filled(D, lanes), _filled(delta, lanes), plan=self._plan(blocks))
+        return Lambda, at_entries[:, : D.shape[1]]
+
+
+def _filled(values: jax.Array, lanes: int) -> jax.Array:
+    """Values [..., B] with lanes of zeros behind them, up to whole tiles: J and its gradient stay zero there."""
+    missing = lanes - values.shape[-1]
+    return values if missing == 0 else jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
 
 
 _take = jax.jit(partial(jnp.take, axis=1, mode="fill", fill_value=0))
