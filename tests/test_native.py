@@ -78,9 +78,9 @@ def factors_of(entries):
 
 
 def products(I):
-    """Two factors of every value of I, of which neither is one."""
+    """Two factors of every value of I, without rounding."""
     at = factors_of(len(I))
-    right = jnp.asarray([[2.0], [0.5], [-4.0]], I.dtype) * jnp.ones((1, I.shape[1]), I.dtype)
+    right = jnp.asarray([[1.0], [2.0], [-4.0]], I.dtype) * jnp.ones((1, I.shape[1]), I.dtype)
     return (I / right[at.right_of])[::-1], right
 
 
@@ -233,7 +233,7 @@ def test_bfloat16_storage_loses_little_and_agrees_with_the_reference(batch_size)
         algorithm = sg.snap(cell, readout_loss, order=2, influence_dtype=dtype, backend=backend)
         gradient, state = algorithm.grad(params, algorithm.init(params, batch_size), xs, targets)
         grads[backend, dtype is None] = flat(gradient.grads.cell)
-    assert state.memory.J.J.dtype == jnp.bfloat16
+    assert jax.tree.leaves(state.memory.J)[0].dtype == jnp.bfloat16
     error = relative_error(grads["native", False], grads["native", True])
     assert 1e-5 < error < 1e-2
     assert relative_error(grads["native", False], grads["reference", False]) < 2e-3
@@ -301,13 +301,13 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
     for wrong, message in (
         ((J, D[1:], I, delta), "`dynamics` must be"),
         ((J._replace(J=J.J[:, 1:]), D, I, delta), "`influence` must be"),
-        ((J._replace(fresh=J.fresh[1:]), D, I, delta), "`fresh` must be"),
+        ((J._replace(fresh=J.fresh.astype(np.int8)), D, I, delta), "`fresh` must be"),
         ((J, D, (products(I)[0][1:], products(I)[1]), delta), "`left` must be"),
         ((J, D, (products(I)[0], products(I)[1][:2]), delta), "`right` must be"),
         ((J, D, I, delta.astype(np.float64)), "`delta` must be"),
         ((J, D.astype(np.int32), I, delta), "must be float32 or float64"),
         ((J._replace(J=J.J[..., :3]), D, I, delta), "tiles of 1 or 8 lanes"),
-        ((J, D.ravel(), I, delta), "must have more axes"),
+        ((J, D[0], I, delta), "must have more axes"),
         ((J._replace(J=J.J.astype(jnp.bfloat16)), D, I, delta), "`noise` must be"),
         ((J, D, I, delta, jnp.zeros((2, 16), np.uint32)), "`noise` must be"),
     ):
@@ -430,7 +430,7 @@ def test_buffers_with_room_for_another_plan_give_the_same(batch):
 
 def test_a_slot_takes_one_plan_after_the_other_and_none_is_an_error():
     rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(2, 4, 8)), rng.normal(size=(2, 5, 8))
+    left, right = rng.normal(size=(4, 8)), rng.normal(size=(5, 8))
     first, second = (Sums.of((4, 5), n, np.arange(n), rng.integers(0, 4, n), rng.integers(0, 5, n)) for n in (6, 7))
     slots = Slots([first])
     kernel = NativeKernel(slots)
@@ -442,8 +442,8 @@ def test_a_slot_takes_one_plan_after_the_other_and_none_is_an_error():
         with slots.holding([sums]):
             out = compiled(left, right)
         expected = NATIVE.sums(sums, jnp.asarray(left), jnp.asarray(right))
-        np.testing.assert_array_equal(out[:, : expected.shape[1]], expected)
-        np.testing.assert_array_equal(out[:, expected.shape[1] :], 0)
+        np.testing.assert_array_equal(out[: len(expected)], expected)
+        np.testing.assert_array_equal(out[len(expected) :], 0)
     larger = Sums.of((4, 5), 20, np.arange(20), rng.integers(0, 4, 20), rng.integers(0, 5, 20))
     assert not slots.fit([larger])
     assert not slots.fit([Sums.of((5, 5), 6, np.arange(6), np.zeros(6, int), np.zeros(6, int))])
