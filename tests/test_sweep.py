@@ -157,9 +157,12 @@ def test_verdicts(ours, theirs, or_equal, verdict):
     assert claims.judge(claim, measured, planned, "level").verdict == verdict
     planned += [("two", "BPTT"), ("two", "SnAp-1")]
     finding = claims.judge(claim, measured, planned, "level")
-    assert finding.verdict == f"{verdict} so far"
+    assert finding.verdict == f"{verdict}, so far"
     assert finding.evidence == f"{int(verdict == 'reproduced')} of 1 comparisons hold, 3 seeds, 1 still to be made"
-    assert claims.judge(claim, [], planned, "level").verdict == "not measured yet"
+    assert claims.judge(claim, [], planned, "level").verdict == "not yet measured"
+    asked = dataclasses.replace(claim, question=True)
+    answer = {"reproduced": "yes", "not reproduced": "no"}[verdict]
+    assert claims.judge(asked, measured, planned[:2], "level").verdict == answer
 
 
 PLANNED = [("one", "A"), ("one", "B")]
@@ -178,7 +181,7 @@ def test_fewer_bits_are_better_and_what_diverged_is_worst():
     assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
     assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
     one_seed = claims.judge(claim, [measured("A", 1.0), measured("B", 2.0)], PLANNED, "valid_bits")
-    assert one_seed.verdict == "reproduced so far"
+    assert one_seed.verdict == "reproduced, so far"
 
 
 class Recorded:

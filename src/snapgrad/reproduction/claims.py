@@ -16,6 +16,9 @@ from snapgrad.reproduction.measured import Measured
 from snapgrad.sweep.experiment import Claim
 
 ENOUGH = 2  # seeds: with one there is no spread
+VERDICTS = ("reproduced", "partly reproduced", "not reproduced")
+ANSWERS = ("yes", "partly", "no")
+NOT_MEASURED, NO_EVIDENCE = "not yet measured", "none yet"
 
 
 class Comparison(NamedTuple):
@@ -43,16 +46,17 @@ class Finding:
         held, made = sum(comparison.holds for comparison in self.comparisons), len(self.comparisons)
         seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         open_still = f", {self.planned - made} still to be made" if made < self.planned else ""
-        return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else "none yet"
+        return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else NO_EVIDENCE
 
     @property
     def verdict(self) -> str:
         """In a word or two; as long as comparisons or seeds are missing it says so."""
         held = [comparison.holds for comparison in self.comparisons]
         if not held:
-            return "not measured yet"
-        found = "reproduced" if all(held) else "partly reproduced" if any(held) else "not reproduced"
-        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found} so far"
+            return NOT_MEASURED
+        whole, in_part, not_at_all = ANSWERS if self.claim.question else VERDICTS
+        found = whole if all(held) else in_part if any(held) else not_at_all
+        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found}, so far"
 
     @property
     def seeds(self) -> int:

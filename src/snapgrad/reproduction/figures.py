@@ -12,6 +12,7 @@ from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
 
 FULL_UNROLL = ", full unroll"
+RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by which patterns change
 
 
 def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against: str = "tokens") -> Any:
@@ -93,7 +94,7 @@ def look(method: str) -> dict[str, Any]:
     """Colour and line of a method."""
     title = method.removesuffix(FULL_UNROLL).partition(",")[0]
     whole = method.endswith(FULL_UNROLL) or method == "BPTT"
-    return {"color": COLOURS[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
+    return {"color": (COLOURS | RULES)[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
 
 
 def _ceiling(measured: Sequence[Measured], metric: str) -> float:

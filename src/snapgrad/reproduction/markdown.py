@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from snapgrad.report.style import PARAMETERS
 from snapgrad.report.tables import HEADINGS, Table
 from snapgrad.reproduction import costs, figures, influence
-from snapgrad.reproduction.claims import Comparison, Finding, judge
+from snapgrad.reproduction.claims import NO_EVIDENCE, NOT_MEASURED, Comparison, Finding, judge
 from snapgrad.reproduction.measured import Measured, measure, spread
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
@@ -27,6 +27,16 @@ seeds (the root of the sum of both sample variances). ± is the sample standard 
 """
 
 
+class Said(NamedTuple):
+    """A claim or a question, and what we found."""
+
+    words: str
+    source: str
+    verdict: str
+    evidence: str
+    question: bool = False
+
+
 def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path) -> list[Path]:
     """Draws the figures of the experiments that have results, and writes the page about all that have."""
     import matplotlib
@@ -39,32 +49,42 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
     figure_folder = out / "results"
     figure_folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    summary, sections = [], []
+    said: list[Said] = []
+    sections: list[str] = []
     with matplotlib.rc_context(PARAMETERS):
         for experiment in experiments:
             if experiment.kind == "costs":
                 sections += _costs_section(experiment, size, folder)
                 continue
             if experiment.kind == "influence":
-                if (looks := influence.read(folder, experiment, size)) is not None:
+                looks = influence.read(folder, experiment, size)
+                if looks is not None:
                     written.append(_save(influence.figure(looks), figure_folder, experiment.name))
                     sections.append(_influence_section(experiment, size, looks))
-                    said = f"{experiment.content['words']} ({experiment.source})"
-                    summary.append((said, f"**{influence.verdict(looks)}**", f"{len(looks['seeds'])} seeds"))
+                said.append(_said_of_influence(experiment, looks))
                 continue
             found = results.read(results.path_of(folder, experiment, size))
             measured = measure(experiment, size, found)
-            if not measured:
-                continue
             planned = [(one.network, one.method) for choice in experiment.choices(size) for one in choice.series]
             findings = [judge(claim, measured, planned, experiment.metric) for claim in experiment.claims]
-            summary += [(f"{f.claim.words} ({experiment.source})", f"**{f.verdict}**", f.evidence) for f in findings]
+            said += [Said(f.claim.words, experiment.source, f.verdict, f.evidence, f.claim.question) for f in findings]
+            if not measured:
+                continue
             drawn = list(_draw(experiment, measured, figure_folder))
             written += drawn
             sections.append(_section(experiment, size, found, measured, findings, drawn))
-    verdicts = table(Table("", "", ("claim of the paper", "verdict", "evidence"), summary))
-    page.write_text("\n\n".join([HEAD, verdicts, *sections]), encoding="utf-8")
+    page.write_text("\n\n".join([HEAD, *_verdicts(said), *sections]), encoding="utf-8")
     return [page, *written]
+
+
+def _verdicts(said: Sequence[Said]) -> list[str]:
+    """A table of the paper's claims, and one of our own questions."""
+    heads = {False: ("claim of the paper", "verdict"), True: ("question beyond the paper", "answer")}
+    rows: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
+    for one in said:
+        words = one.words if one.question else f"{one.words} ({one.source})"
+        rows[one.question].append((words, f"**{one.verdict}**", one.evidence))
+    return [table(Table("", "", (*heads[kind], "evidence"), rows[kind])) for kind in heads if rows[kind]]
 
 
 def table(content: Table) -> str:
@@ -110,6 +130,13 @@ def _save(figure: Any, folder: Path, name: str) -> Path:
     return path
 
 
+def _said_of_influence(experiment: Experiment, found: dict[str, Any] | None) -> Said:
+    words = experiment.content["words"]
+    if found is None:
+        return Said(words, experiment.source, NOT_MEASURED, NO_EVIDENCE)
+    return Said(words, experiment.source, influence.verdict(found), f"{len(found['seeds'])} seeds")
+
+
 def _influence_section(experiment: Experiment, size: Size, found: dict[str, Any]) -> str:
     words = f"**“{experiment.content['words']}”** {influence.verdict(found).capitalize()}."
     picture = f"![{experiment.title}](results/{experiment.name}.svg)"
@@ -134,7 +161,9 @@ def _section(
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
     parts.append(table(_results_table(experiment, measured)))
     for finding in findings:
-        parts.append(f"**“{finding.claim.words}”** {finding.verdict.capitalize()} ({finding.evidence}).")
+        words = finding.claim.words if finding.claim.question else f"“{finding.claim.words}”"
+        evidence = f" ({finding.evidence})" if finding.comparisons else ""
+        parts.append(f"**{words}** {finding.verdict.capitalize()}{evidence}.")
         if finding.comparisons:
             parts.append(table(_comparisons(finding.comparisons, experiment.metric)))
         if finding.claim.comment:
