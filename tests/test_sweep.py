@@ -171,7 +171,8 @@ PLANNED = [("one", "A"), ("one", "B")]
 def test_fewer_bits_are_better_and_what_diverged_is_worst():
     def measured(method, *bits):
         runs = tuple(
-            Result("chars", {}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {}) for b in bits
+            Result("chars", {"tokens": 9}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {})
+            for b in bits
         )
         return Measured("one", method, {}, runs, len(runs))
 
@@ -182,6 +183,19 @@ def test_fewer_bits_are_better_and_what_diverged_is_worst():
     assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
     one_seed = claims.judge(claim, [measured("A", 1.0), measured("B", 2.0)], PLANNED, "valid_bits")
     assert one_seed.verdict == "reproduced, so far"
+
+
+def test_runs_of_different_length_are_compared_where_both_have_been():
+    def measured(method, tokens, *bits):
+        curve = {"tokens": [3, 6, 9][: len(bits)], "seconds": [1.0] * len(bits), "valid_bits": list(bits)}
+        run = Result("chars", {"tokens": tokens}, "finished", {"valid_bits": bits[-1]}, curve, {})
+        return Measured("one", method, {}, (run,), 1)
+
+    short, long = measured("A", 6, 3.0, 2.0), measured("B", 9, 4.0, 2.5, 1.0)
+    finding = claims.judge(Claim("It is said.", ("A",), ("B",)), [short, long], PLANNED, "valid_bits")
+    (comparison,) = finding.comparisons
+    assert comparison.holds  # at 6 tokens: 2.0 against 2.5
+    assert (comparison.tokens, comparison.difference) == (6, 0.5)
 
 
 class Recorded:

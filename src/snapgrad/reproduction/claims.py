@@ -30,6 +30,7 @@ class Comparison(NamedTuple):
     difference: float  # of the means; positive where the claim has it
     spread: float
     holds: bool
+    tokens: float
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:
 
 def _compare(claim: Claim, network: str, better: Measured, than: Measured, metric: str) -> Comparison:
     sign = 1 if metric == "level" else -1
-    a, b = better.finals(metric), than.finals(metric)
+    tokens = min(better.tokens, than.tokens)  # where both have been
+    a, b = better.finals(metric, tokens), than.finals(metric, tokens)
     # Where both diverge neither is ahead: infinity less infinity is no number.
     difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
     spread = float(np.sqrt(sum(v.var(ddof=1) if len(v) > 1 and np.isfinite(v).all() else 0.0 for v in (a, b))))
     holds = difference >= -max(spread, claim.within) if claim.or_equal else difference > spread
-    return Comparison(network, better, than, float(difference), spread, bool(holds))
+    return Comparison(network, better, than, float(difference), spread, bool(holds), tokens)
