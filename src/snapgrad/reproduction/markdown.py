@@ -117,6 +117,10 @@ def _draw(experiment: Experiment, measured: Sequence[Measured], folder: Path) ->
     if experiment.content.get("figure") == "ends":
         yield _save(figures.ends_against(measured, metric, *experiment.content["axes"]), folder, experiment.name)
         return
+    if experiment.content.get("figure") == "sizes":
+        times = {method: size["times"] for method, size in experiment.content["sizes"].items()}
+        yield _save(figures.sizes(measured, metric, times), folder, experiment.name)
+        return
     yield _save(figures.panels(measured, metric), folder, experiment.name)
     if experiment.content.get("figure") == "seconds":
         by_time = figures.panels(measured, metric, against="seconds")
@@ -181,6 +185,7 @@ def _effort(found: Results) -> str:
 def _results_table(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     metric, digits = experiment.metric, 1 if experiment.metric == "level" else 3
     axes = list(dict.fromkeys(name for one in measured for name in one.axes))
+    sizes = experiment.content.get("sizes")
     rows = []
     for one in measured:
         speed = np.mean([run.final["tokens"] / run.final["seconds"] for run in one.runs])
@@ -188,11 +193,11 @@ def _results_table(experiment: Experiment, measured: Sequence[Measured]) -> Tabl
         seeds = f"{len(one.runs)}" + (f" of {one.wanted}" if len(one.runs) < one.wanted else "")
         values = (_value(one.axes.get(name)) for name in axes)
         ends = (spread(one.finals(metric), digits), seeds, f"{one.tokens:,.0f}", f"{updates:,.0f}", f"{speed:,.0f}")
-        rows.append((f"{one.network}: {one.method}", *values, *ends))
+        printed = (f"{sizes[one.method]['printed']:.2f}",) if sizes else ()
+        rows.append((f"{one.network}: {one.method}", *values, *ends, *printed))
     heads = (name.replace("_", " ") for name in axes)
-    return Table(
-        "", "", ("network and method", *heads, HEADINGS[metric], "seeds", "tokens", "updates", "tokens / s"), rows
-    )
+    columns = ("network and method", *heads, HEADINGS[metric], "seeds", "tokens", "updates", "tokens / s")
+    return Table("", "", (*columns, "printed") if sizes else columns, rows)
 
 
 def _value(value: Any) -> str:
