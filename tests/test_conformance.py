@@ -140,7 +140,7 @@ def first_step_gradient(cell, params):
 
 
 def lane_arrays(state):
-    """All of a state that belongs to lanes (a PRNG key belongs to none), as it counts: no J in a lane that starts anew."""
+    """All of a state that belongs to lanes (a PRNG key belongs to none); J is zero in a lane that starts anew."""
 
     def as_it_counts(part):
         if not isinstance(part, Lanes):

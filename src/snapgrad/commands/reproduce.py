@@ -26,7 +26,7 @@ class Reproduce:
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """ablations, copy, costs, influence, lm-dense, lm-sparse, staleness, wide, or all."""
+    """ablations, copy, costs, influence, lm-dense, lm-sparse, pruning, rewiring, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
     """smoke: seconds; small: hours on two cores; paper: the paper's own settings, for a big machine."""

@@ -12,6 +12,7 @@ from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
 
 FULL_UNROLL = ", full unroll"
+RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by which patterns change
 
 
 def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against: str = "tokens") -> Any:
@@ -89,11 +90,44 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
     return figure
 
 
+def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) -> Any:
+    """How pruned networks end against their size, at a constant number of parameters; a line for a dense network."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    base = min(times[one.method] for one in measured)
+    dense = [one for one in measured if one.method.endswith("dense") and times[one.method] > base]
+    pruned = sorted((one for one in measured if one not in dense), key=lambda one: times[one.method])
+    ends = [one.finals(metric) for one in pruned]
+    axes.errorbar(
+        range(len(pruned)),
+        [end.mean() for end in ends],
+        yerr=[end.std(ddof=1) if len(end) > 1 else 0.0 for end in ends],
+        color=COLOURS["BPTT"],
+        marker="o",
+        capsize=3,
+        label="pruned to the base network's parameters",
+    )
+    for one in dense:
+        larger = times[one.method] ** 2
+        end = one.finals(metric)
+        axes.axhline(end.mean(), color=COLOURS["RTRL"], linestyle="--", label=f"{one.method}: {larger:g}x parameters")
+    axes.set_xticks(
+        range(len(pruned)), [f"{times[one.method]:g}x\n{one.method.replace(', ', chr(10))}" for one in pruned]
+    )
+    axes.set(ylabel=NAMES[metric])
+    axes.margins(x=0.08)
+    axes.grid(True)
+    axes.legend()
+    return figure
+
+
 def look(method: str) -> dict[str, Any]:
     """Colour and line of a method."""
     title = method.removesuffix(FULL_UNROLL).partition(",")[0]
     whole = method.endswith(FULL_UNROLL) or method == "BPTT"
-    return {"color": COLOURS[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
+    return {"color": (COLOURS | RULES)[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
 
 
 def _ceiling(measured: Sequence[Measured], metric: str) -> float:

@@ -73,7 +73,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says: these methods are better than those, on these networks."""
+    """What the paper says, or what we ask: these methods are better than those, on these networks."""
 
     words: str
     better: tuple[str, ...]
@@ -82,6 +82,7 @@ class Claim:
     or_equal: bool = False  # at least as good is enough
     within: float = 0.0  # how far behind still counts as equal, beside the spread
     networks: tuple[str, ...] = ()  # all of them, if none is named
+    question: bool = False  # one of our own, that is answered and not reproduced
     comment: str = ""  # what we make of it
 
 
