@@ -41,10 +41,16 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
       SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += d * load<T, N>(old + j * N);
     }
     if (next != end_immediate && next->row == row) {
-      const Term* const factors = call.products.terms.data() + block.immediate_at + next->nth * stride + strip.first;
-      T values[R * N];
-      for (int c = 0; c < strip.width; ++c) values[c] = left[factors[c].entry * lanes] * right[factors[c].row * lanes];
-      SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
+      const int64_t first = block.immediate_at + next->nth * stride + strip.first;
+      const Term* const factors = call.products.terms.data() + first;
+      if (lanes == 1 && call.products.together[first] >= static_cast<uint32_t>(strip.width)) {
+        const T factor = left[factors->entry];  // of a whole strip, as on a dense network
+        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += factor * load<T, N>(right + factors->row + at(j));
+      } else {
+        T values[R * N];
+        for (int c = 0; c < strip.width; ++c) values[c] = left[factors[c].entry * lanes] * right[factors[c].row * lanes];
+        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
+      }
       ++next;
     }
     const T weight = delta[net.rows[row] * lanes];

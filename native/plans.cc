@@ -289,6 +289,11 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
     terms.push_back({static_cast<uint32_t>(left_of[i]), static_cast<uint32_t>(right_of[i])});
   }
   for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
+  if (!is_product) return;
+  together.assign(terms.size(), 1);
+  for (int64_t i = sums - 2; i >= 0; --i) {
+    if (terms[i].entry == terms[i + 1].entry && terms[i].row + 1 == terms[i + 1].row) together[i] = together[i + 1] + 1;
+  }
 }
 
 }  // namespace snapgrad

@@ -131,7 +131,8 @@ struct MatrixPlan : Plan {
 // out[i] = sum over the terms of i of left[term.left] * right[term.right].
 struct SumsPlan : Plan {
   int64_t left, right, sums;
-  bool is_product = true;  // every sum has one term
+  bool is_product = true;          // every sum has one term
+  std::vector<uint32_t> together;  // of products: how many from each on have the same left factor, and right ones in order
   std::vector<uint32_t> starts;
   std::vector<Term> terms;  // {left, right}
 
