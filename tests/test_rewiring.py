@@ -285,9 +285,10 @@ def test_rigl_takes_the_gradient_of_the_dense_network_on_the_next_window(standar
     expected = np.asarray(jax.jit(jax.grad(objective))(dense.recurrent))
     old = params.cell.recurrent
     chosen = made.rewire.rewire(old, 3, 2, SparseMatrix.from_dense(jnp.asarray(expected)), np.random.default_rng(0))
-    after, churn = made._change(jax.tree.map(jnp.copy, carry))
+    after, progress = made.run(jax.tree.map(jnp.copy, carry), 1)
     assert after.params.cell.recurrent.pattern == chosen != old.pattern
-    assert churn > 0
+    assert progress.churn > 0
+    assert 0 < progress.rewiring_seconds <= progress.seconds
 
 
 def test_pruning_equals_a_dense_network_with_masks(standard_promotion):
