@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from programs import answer, arrays_of, as_in_a_program, assert_same_run
 from safetensors.numpy import save_file
+from variants import case
 
 from snapgrad.runs import checkpoint, options, toml
 from snapgrad.runs.build import build
@@ -353,11 +354,12 @@ def test_resume_says_what_it_skipped_and_refuses_with_2(copied):
     assert refused.err.count("\n") == 1
 
 
-def test_killed_ten_times_at_random_moments_it_ends_with_the_same_bits():
+@pytest.mark.parametrize("kills", [case(2), case(10, quick=False)])
+def test_killed_at_random_moments_it_ends_with_the_same_bits(kills):
     script = Path(__file__).parent / "kills.py"
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, script, "--kills", "10"], capture_output=True, text=True, timeout=600, env=environment
+        [sys.executable, script, "--kills", str(kills)], capture_output=True, text=True, timeout=600, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"10 kills in \d+ runs: all ended with the same bits\n", done.stdout)

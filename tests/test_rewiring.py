@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from oracles import flat
-from variants import relative_error
+from variants import case, relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms.base import Rule, build
@@ -181,7 +181,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [case(name, quick="snap" in name) for name in RUNS])
 def test_one_program_serves_all_patterns(name, standard_promotion):
     """As programs compiled for each pattern do, without a trace after the first."""
     make, rule, update_every = RUNS[name]

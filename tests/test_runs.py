@@ -19,6 +19,7 @@ import pytest
 import safetensors.numpy
 import tyro
 from programs import as_in_a_program, assert_same_run, command, snapgrad
+from variants import case
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
@@ -136,9 +137,9 @@ def text_file(tmp_path_factory):
 @pytest.mark.parametrize(
     "given",
     [
-        options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
-        options.CopyOptions(algorithm="ok", rank=2, units=5),
-        options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
+        case(options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5), quick=False),
+        case(options.CopyOptions(algorithm="ok", rank=2, units=5), quick=False),
+        case(options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5), quick=False),
         options.CharsOptions(algorithm="snap", units=5, layers=2, validate_every=1000, length=20),
         options.CharsOptions(
             algorithm="rflo",

@@ -14,7 +14,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from networks import BATCH, INPUTS, UNITS, loss, network
 from oracles import flat, kept_entries, step_jacobians
-from variants import relative_error
+from variants import case, relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms import probes as probing
@@ -93,9 +93,15 @@ def initial(net):
 
 @pytest.mark.parametrize(
     ("name", "order", "largest", "backend", "batch"),
-    [("gru", 2, None, "native", 3), ("gru", 2, None, "native", 9), ("gru", 2, None, "reference", 3),
-     ("lstm", 1, None, "native", 3), ("odd", None, None, "native", 3), ("gru", None, 3, "native", 3)],
-)  # fmt: skip
+    [
+        case("gru", 2, None, "native", 3),
+        case("gru", 2, None, "native", 9, quick=False),
+        case("gru", 2, None, "reference", 3),
+        case("lstm", 1, None, "native", 3, quick=False),
+        case("odd", None, None, "native", 3, quick=False),
+        case("gru", None, 3, "native", 3),
+    ],
+)
 def test_gradients_after_a_rewiring_equal_a_dense_recursion_that_is_masked_anew(name, order, largest, backend, batch):
     first, oracle = network(name, batch=batch), dense(name)
     second = first._replace(params=rewired_params(first)[0])
@@ -124,7 +130,7 @@ def test_gradients_after_a_rewiring_equal_a_dense_recursion_that_is_masked_anew(
             assert relative_error(flat(gradient.grads.cell), expected) < 1e-10
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm"])  # two parts of J, and one
+@pytest.mark.parametrize("name", ["gru", case("lstm", quick=False)])  # two parts of J, and one
 def test_kronecker_factors_have_the_influence_of_absent_weights_too(name):
     """With a rank that leaves nothing out: that of the dense network in which what is absent is zero."""
     net, oracle = network(name), dense(name)
@@ -177,7 +183,7 @@ def test_uoro_keeps_its_estimate_of_what_stays():
     assert (everywhere[..., new] == 0).any()
 
 
-@pytest.mark.parametrize(("name", "order"), [("gru", 2), ("lstm", 1), ("stack", 2)])
+@pytest.mark.parametrize(("name", "order"), [("gru", 2), case("lstm", 1, quick=False), ("stack", 2)])
 def test_a_probe_has_the_gradient_of_a_weight_of_zero(name, order):
     net, oracle = network(name), dense(name)
     rule, draw = sg.rewiring.Probe(share=0.5, pool=2), np.random.default_rng(0)
