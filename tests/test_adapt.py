@@ -14,7 +14,7 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 from networks import INPUTS, UNITS, loss, network
 from oracles import flat, step_jacobians, unrolled_gradient
-from variants import Compiled, relative_error, run
+from variants import Compiled, case, relative_error, run
 
 import snapgrad as sg
 from snapgrad.kernels.select import REFERENCE
@@ -123,7 +123,7 @@ def test_gradients_are_exact_online_and_episodic(name):
     assert relative_error(gradient(cell, (8,), order=None, episodic=True), expected) < EXACT
 
 
-@pytest.mark.parametrize("name", ["equinox_lstm", "residual"])
+@pytest.mark.parametrize("name", [case(name, quick=name in ("equinox_lstm", "residual")) for name in CELLS])
 def test_the_reference_backend_too(name):
     cell = CELLS[name]
     expected = flat(unrolled_gradient(cell, 0.0)[1])

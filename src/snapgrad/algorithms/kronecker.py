@@ -17,6 +17,10 @@ z_t = [x_t, 1].
 
 The sum lives on the grid of all pre-activations and all presynaptic values. With sparse weights the gradient is read
 at the entries that exist; an estimate that is unbiased on the whole grid is unbiased there.
+
+So when patterns change, the factors stay as they are. An entry that stays keeps its estimate. A product of factors
+cannot be set to zero at single entries, so an entry that is new does not start at zero but at what the grid has for it:
+the estimate of the influence that it has had as a weight of zero, which D has never depended on.
 """
 
 from __future__ import annotations
@@ -111,7 +115,10 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
             parts=jax.tree.map(lambda leaf: select_lanes(where, jnp.zeros((), leaf.dtype), leaf), memory.parts)
         )
 
-    return Rule(start, window, restart)
+    def transfer(kernel: Kernel, memory: Memory, old: PyTree, new: PyTree) -> Memory:
+        return memory  # which is that of the whole grid
+
+    return Rule(start, window, restart, transfer, structures=lambda params: ())
 
 
 def part_widths(cell: UnitCell) -> tuple[int, ...]:

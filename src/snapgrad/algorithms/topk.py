@@ -32,6 +32,7 @@ from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
+from snapgrad.sparsity.moves import parameter_sources
 
 
 def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> Algorithm:
@@ -80,7 +81,11 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
     def restart(kernel: Kernel, J: jax.Array, where: jax.Array) -> jax.Array:
         return select_lanes(where, jnp.zeros((), J.dtype), J)
 
-    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart), backend)
+    def transfer(kernel: Kernel, J: jax.Array, old: PyTree, new: PyTree) -> jax.Array:
+        with_zero = jnp.pad(J, ((0, 0), (0, 1), (0, 0)))  # the column of a parameter that is new
+        return with_zero[:, parameter_sources(old, new)]
+
+    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart, transfer), backend)
     n_states = ravel_pytree(cell.initial_state())[0].size
     if k > n_states:
         raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")

@@ -11,6 +11,7 @@ from snapgrad import arguments
 from snapgrad.cells.base import Cell, Jacobians
 from snapgrad.cells.stack_jacobians import StackJacobians
 from snapgrad.cells.unit import UnitCell, UnitParams
+from snapgrad.sparsity.pattern import Pattern
 
 StackParams = tuple[UnitParams, ...]  # one a layer
 StackState = tuple[jax.Array, ...]  # [S, units] a layer
@@ -95,5 +96,6 @@ class Stack(Cell):
     def output(self, s: StackState) -> jax.Array:
         return self.cells[-1].output(s[-1])
 
-    def jacobians(self, params: StackParams) -> Jacobians:
-        return StackJacobians.of(self, tuple((own.recurrent.pattern, own.input.pattern) for own in params))
+    def jacobians(self, params: StackParams, absent: tuple[tuple[Pattern, Pattern], ...] | None = None) -> Jacobians:
+        """The derivatives of `step`; with `absent`, I is that of weights which do not exist, layer by layer."""
+        return StackJacobians.of(self, tuple((own.recurrent.pattern, own.input.pattern) for own in params), absent)

@@ -53,11 +53,22 @@ def product_terms(left: Pattern, right: Pattern) -> Terms:
 
 
 class StackJacobians(Jacobians):
-    """D and I of a stack whose layers' weights have the given patterns."""
+    """D and I of a stack whose layers' weights have the given patterns.
 
-    def __init__(self, cell: Stack, patterns: tuple[tuple[Pattern, Pattern], ...]):
+    With `absent`, I is that of weights which do not exist, as in `UnitJacobians`.
+    """
+
+    def __init__(
+        self,
+        cell: Stack,
+        patterns: tuple[tuple[Pattern, Pattern], ...],
+        absent: tuple[tuple[Pattern, Pattern], ...] | None = None,
+    ):
         self.cell = cell
-        self.layers = [UnitJacobians.of(own, *pair) for own, pair in zip(cell.cells, patterns, strict=True)]
+        self.layers = [
+            UnitJacobians.of(own, *pair, candidates)
+            for own, pair, candidates in zip(cell.cells, patterns, absent or (None,) * len(patterns), strict=True)
+        ]
         self._state_starts = _starts(layer.dynamics.shape[0] for layer in self.layers)
         self._build_through()
         self._build_dynamics()
@@ -65,8 +76,12 @@ class StackJacobians(Jacobians):
 
     @staticmethod
     @lru_cache(maxsize=32)
-    def of(cell: Stack, patterns: tuple[tuple[Pattern, Pattern], ...]) -> StackJacobians:
-        return StackJacobians(cell, patterns)
+    def of(
+        cell: Stack,
+        patterns: tuple[tuple[Pattern, Pattern], ...],
+        absent: tuple[tuple[Pattern, Pattern], ...] | None = None,
+    ) -> StackJacobians:
+        return StackJacobians(cell, patterns, absent)
 
     def _build_through(self) -> None:
         """The patterns of all Q, and how each is made of the one a layer below."""

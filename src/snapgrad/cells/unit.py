@@ -235,8 +235,9 @@ class UnitCell(Cell):
     def multiplied(self, params: UnitParams) -> tuple[Pattern, ...]:
         return tuple(m.pattern for m in (params.recurrent, params.input) if not m.pattern.is_full)
 
-    def jacobians(self, params: UnitParams) -> Jacobians:
-        return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern)
+    def jacobians(self, params: UnitParams, absent: tuple[Pattern, Pattern] | None = None) -> Jacobians:
+        """The derivatives of `step`; with `absent`, I is that of recurrent and input weights which do not exist."""
+        return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern, absent)
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,7 @@ from snapgrad.runs.options import CharsOptions, CopyOptions, Options
 from snapgrad.runs.wiring import rule
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.tasks.base import Task
-from snapgrad.tasks.characters import Crops, check_text
+from snapgrad.tasks.characters import BYTES, Crops, check_text
 from snapgrad.tasks.copy import Copy
 from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
 from snapgrad.tasks.streams import Streams
@@ -35,6 +35,7 @@ from snapgrad.train import Carry, Trainer
 
 CELLS: dict[str, Callable[[int, int], UnitCell]] = {"vanilla": Vanilla, "gru": GRU, "lstm": LSTM}
 READOUTS: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (1024,)}
+SYMBOLS = {"copy": (Copy.inputs, Copy.classes), "chars": (BYTES, BYTES)}  # of the tasks, in and out
 CROP = 128  # bytes, as in the paper
 
 
@@ -64,17 +65,15 @@ def build(options: Options) -> Experiment:
     if not options.checkpoint_every >= 0:
         raise ValueError(f"`checkpoint_every` must be a number >= 0, got {options.checkpoint_every}")
     _check_installed(options)
-    task, text = _task(options)
+    task, text = named_task(options)
     update_every = options.update_steps
     if update_every is None and isinstance(task, Streams):
         raise ValueError('`update_every` must be an integer with `continuous`, got "sequence": streams never end')
-    cell, cell_params = network(options, task.inputs)
-    readout = Readout(task.classes, READOUTS[options.readout])
+    cell, readout, params = network(options)
     algorithm = _algorithm(options, cell, readout, update_every)
     trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every, rule(options))
-    _, for_readout, key = _keys(options)
-    params = Params(cell_params, readout.init(for_readout, options.units))
     trainer.check_memory(params)
+    key = _keys(options)[2]
     if text is None:
         return Experiment(cell, readout, trainer, params, key, None, "")
     check_text(text.valid, 2)
@@ -99,10 +98,12 @@ def layered(name: str, inputs: int, units: int, layers: int) -> UnitCell | Stack
     return stack(*cells) if layers > 1 else cells[0]
 
 
-def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
-    """The recurrent network that the options name, as it is before training."""
+def network(options: Options) -> tuple[UnitCell | Stack, Readout, Params]:
+    """The network that the options name, as it is before training."""
+    inputs, classes = SYMBOLS[options.task]
+    for_cell, for_readout, _ = _keys(options)
     cell = layered(options.cell, inputs, options.units, options.layers)
-    params = cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    params = cell.init(for_cell, sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
     if not 0 < options.initial_scale < math.inf:
         raise ValueError(f"`initial_scale` must be a number > 0, got {options.initial_scale}")
 
@@ -112,7 +113,8 @@ def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
 
     if options.initial_scale != 1:
         params = jax.tree.map(scaled, params, is_leaf=lambda node: isinstance(node, UnitParams))
-    return cell, params
+    readout = Readout(classes, READOUTS[options.readout])
+    return cell, readout, Params(params, readout.init(for_readout, options.units))
 
 
 def _keys(options: Options) -> jax.Array:
@@ -138,7 +140,8 @@ def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int
     return ALGORITHMS[options.algorithm](cell, readout.loss, **given)
 
 
-def _task(options: Options) -> tuple[Task, Corpus | None]:
+def named_task(options: Options) -> tuple[Task, Corpus | None]:
+    """The task that the options name, and its text."""
     if isinstance(options, CopyOptions):
         return Copy(options.length, options.minibatch), None
     assert isinstance(options, CharsOptions)

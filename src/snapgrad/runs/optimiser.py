@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import math
 import warnings
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from snapgrad.algorithms.interface import Params
+from snapgrad.arguments import did_you_mean
 from snapgrad.runs.options import Options
 from snapgrad.runs.schedule import learning_rate
 from snapgrad.sparsity.matrix import SparseMatrix
@@ -77,7 +77,7 @@ def parse(text: str) -> Call:
     if function.id not in known:
         raise ValueError(
             f"`optimiser` must name an optimiser of Optax that takes a learning rate, got {function.id!r}"
-            + _nearest(function.id, known)
+            + did_you_mean(function.id, known)
         )
     takes = [name for name in inspect.signature(getattr(optax, function.id)).parameters if name != "learning_rate"]
     for name in values:
@@ -121,11 +121,6 @@ def _is_weight(params: Params) -> Params:
 def _positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a number > 0, got {value}")
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _takes_rate(name: str) -> bool:
