@@ -144,7 +144,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         "frozen": (states, forward),
         "rflo": (states + immediate, forward + 4 * immediate),
         "uoro": (2 * states + n_params, 2 * forward + 2 * through_state + 4 * n_params),
-        **(_kronecker(cell, states, n_params, forward, through_state) if isinstance(cell, UnitCell) else {}),
+        **(_kronecker(cell, params.recurrent, states, n_params, forward) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
             window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
@@ -176,14 +176,15 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
 
 
 def _kronecker(
-    cell: UnitCell, states: int, n_params: int, forward: int, through_state: int
+    cell: UnitCell, recurrent: SparseMatrix, states: int, n_params: int, forward: int
 ) -> dict[str, tuple[int, int]]:
     """KF-RTRL and OK of rank 1: entries held and flops a step."""
     preactivations, widths = cell.gates * cell.units, part_widths(cell)
+    by_D = states * cell.units if recurrent.pattern.is_full else recurrent.pattern.nnz  # a full D is formed once
     grid = preactivations * states  # of one A
     held = states + sum(width + grid for width in widths)
     # D A for every part, and the gradient at every parameter.
-    flops = forward + len(widths) * 2 * through_state * preactivations + 2 * n_params
+    flops = forward + len(widths) * 2 * by_D * preactivations + 2 * n_params
     # KF-RTRL scales and adds two terms; OK takes the QR of both, forms Q, and multiplies it by a 2 x 1 matrix.
     return {
         "kf_rtrl": (held, flops + sum(4 * grid + 2 * width for width in widths)),

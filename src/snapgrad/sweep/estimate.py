@@ -12,9 +12,10 @@ from snapgrad.runs.options import Options
 from snapgrad.tasks.characters import BYTES
 from snapgrad.tasks.copy import Copy
 
-# Of one core, measured with `snapgrad bench`, rounded: they decide about nothing but order.
-FLOPS_A_SECOND = 2e10
-SECONDS_AN_UPDATE = 2e-4
+# Of one core with AVX-512, from runs that were measured, rounded: they decide about nothing but order.
+DENSE_FLOPS_A_SECOND = 1e11  # of the readout
+SPARSE_FLOPS_A_SECOND = 2e10  # of the recurrent part; the fuller J is, the longer its rows, the faster
+SECONDS_A_STEP = 5e-4
 
 SYMBOLS = {"copy": (Copy.inputs, Copy.classes), "chars": (BYTES, BYTES)}  # in and out
 
@@ -25,8 +26,9 @@ def seconds(options: Options) -> float:
     widths = (options.units, *READOUTS[options.readout], classes)
     readout = 6 * sum(a * b for a, b in itertools.pairwise(widths)) * options.batch
     steps = options.tokens / options.batch
-    a_step = (_flops(_network_key(options), inputs, options) + readout) / FLOPS_A_SECOND
-    return steps * (a_step + SECONDS_AN_UPDATE)
+    counted = _costs(_network_key(options), inputs, options)
+    recurrent = _flops(counted.methods, options) / (SPARSE_FLOPS_A_SECOND * (3 - 2 * counted.sparsity))
+    return steps * (recurrent + readout / DENSE_FLOPS_A_SECOND + SECONDS_A_STEP)
 
 
 def _network_key(options: Options) -> tuple[Any, ...]:
@@ -34,8 +36,7 @@ def _network_key(options: Options) -> tuple[Any, ...]:
     return (options.cell, options.units, options.sparsity, options.sparse_inputs, order)
 
 
-def _flops(key: tuple[Any, ...], inputs: int, options: Options) -> float:
-    methods = _costs(key, inputs, options).methods
+def _flops(methods: dict[str, Any], options: Options) -> float:
     name: str = options.algorithm
     if takes(name, "order"):
         name = f"{name}-{options.snap_order}" + (" episodic" if options.update_steps is None else "")
