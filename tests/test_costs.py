@@ -55,7 +55,7 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     assert methods["rflo"].flops == methods["frozen"].flops + 5 * 27 * (2 + 2)
     assert methods["uoro"].flops == methods["bptt"].flops + 5 * 27 * (2 + 2)
     # A has 15 pre-activations by 5 states for each of two parts, of 5 and of 4 presynaptic values: D A, the gradient.
-    products = 2 * 2 * recurrent * 15 + 2 * 5 * 27
+    products = 2 * 2 * 5 * 5 * 15 + 2 * 5 * 27
     assert methods["kf_rtrl"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * (2 + 2) + 2 * (5 + 4)
     assert methods["ok"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * 2 + 20 * (2 * 15 * 5 + 5 + 4)
     assert methods["kf_rtrl"].memory == methods["ok"].memory == 8 * (5 + 2 * 15 * 5 + 5 + 4 + 5 * 27)

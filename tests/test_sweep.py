@@ -267,6 +267,23 @@ class Silent:
     def say(self, sentence): ...
 
 
+def test_what_claims_hang_on_is_trained_first(tmp_path):
+    def order(one):
+        return [run.method for _, run in runner.Sweep([one], "smoke", tmp_path, tmp_path / "runs").missing()]
+
+    one = tiny(learning_rate=[1e-3], seeds=1)
+    for said in (["BPTT"], ["SnAp-1"]):
+        claim = {"words": "It is said.", "better": said, "than": said}
+        others = {"BPTT", "SnAp-1"} - {*said}
+        assert order(Experiment("x", {**one.content, "claims": [claim]})) == [*said, *others]
+    both = [dataclasses.replace(one, content={**one.content, "claims": [claim]}), dataclasses.replace(one, name="y")]
+    sweep = runner.Sweep(both, "smoke", tmp_path, tmp_path / "runs")
+    assert [run.method for _, run in sweep.missing()] == ["SnAp-1", "BPTT"]  # also if another asks for it too
+    first = order(one)
+    asked = {**claim, "better": first[1:], "than": first[1:], "question": True}
+    assert order(Experiment("x", {**one.content, "claims": [asked]})) == first  # a question of our own can wait
+
+
 def test_cores_are_shared(monkeypatch):
     monkeypatch.setattr(local.machine, "cores", lambda: [0, 1, 2, 3, 4])
     assert local.LocalExecutor(2)._slots == [(0, 2, 4), (1, 3)]

@@ -149,7 +149,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
             states + rank * (states + n_params),
             forward + rank * (forward + 2 * through_state + 4 * n_params),
         ),
-        **(_kronecker(cell, rank, states, n_params, forward, through_state) if isinstance(cell, UnitCell) else {}),
+        **(_kronecker(cell, params.recurrent, rank, states, n_params, forward) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
             window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
@@ -181,14 +181,15 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
 
 
 def _kronecker(
-    cell: UnitCell, rank: int, states: int, n_params: int, forward: int, through_state: int
+    cell: UnitCell, recurrent: SparseMatrix, rank: int, states: int, n_params: int, forward: int
 ) -> dict[str, tuple[int, int]]:
     """KF-RTRL, and OK of that rank: entries held and flops a step."""
     preactivations, widths = cell.gates * cell.units, part_widths(cell)
+    by_D = states * cell.units if recurrent.pattern.is_full else recurrent.pattern.nnz  # a full D is formed once
     grid = preactivations * states  # of one A
     held = sum(width + grid for width in widths)  # one term of every part
     # Of one term: D A and its product with dL/ds for every part, and the gradient at every parameter.
-    term = len(widths) * 2 * (through_state * preactivations + grid) + 2 * n_params
+    term = len(widths) * 2 * (by_D * preactivations + grid) + 2 * n_params
 
     def compressed(rows: int) -> int:
         """One factor of OK's terms, [rows, rank + 1]: QR, forming Q, and its product with rank columns."""

@@ -21,6 +21,26 @@ ANSWERS = ("yes", "partly", "no")
 NOT_MEASURED, NO_EVIDENCE = "not yet measured", "none yet"
 
 
+class Said(NamedTuple):
+    """A claim or a question, and what we found."""
+
+    words: str
+    source: str
+    verdict: str
+    evidence: str
+    question: bool = False
+
+
+def unmeasured(words: str, source: str) -> Said:
+    """A claim that there are no results for yet."""
+    return Said(words, source, NOT_MEASURED, NO_EVIDENCE)
+
+
+def verdict(held: Sequence[bool], words: tuple[str, str, str] = VERDICTS) -> str:
+    """Whether all, some or none of the comparisons hold."""
+    return words[0] if all(held) else words[1] if any(held) else words[2]
+
+
 class Comparison(NamedTuple):
     """Of two methods on one network."""
 
@@ -55,8 +75,7 @@ class Finding:
         held = [comparison.holds for comparison in self.comparisons]
         if not held:
             return NOT_MEASURED
-        whole, in_part, not_at_all = ANSWERS if self.claim.question else VERDICTS
-        found = whole if all(held) else in_part if any(held) else not_at_all
+        found = verdict(held, ANSWERS if self.claim.question else VERDICTS)
         return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found}, so far"
 
     @property

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from snapgrad.report.style import PARAMETERS
 from snapgrad.report.tables import HEADINGS, Table
-from snapgrad.reproduction import costs, figures, influence
-from snapgrad.reproduction.claims import NO_EVIDENCE, NOT_MEASURED, Comparison, Finding, judge
+from snapgrad.reproduction import costs, figures, influence, measurements, readme
+from snapgrad.reproduction.claims import Comparison, Finding, Said, judge
 from snapgrad.reproduction.measured import Measured, measure, spread
+from snapgrad.reproduction.measurements import Found
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
 from snapgrad.sweep.results import Results
@@ -28,18 +29,11 @@ deviation.
 """
 
 
-class Said(NamedTuple):
-    """A claim or a question, and what we found."""
-
-    words: str
-    source: str
-    verdict: str
-    evidence: str
-    question: bool = False
-
-
 def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path) -> list[Path]:
-    """Draws the figures of the experiments that have results, and writes the page about all that have."""
+    """Draws the figures of the experiments that have results, and writes the page about all of them.
+
+    The README beside `out` is brought up to date if it has a place for results of this size.
+    """
     import matplotlib
 
     page = out / "results.md"
@@ -52,17 +46,20 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
     written: list[Path] = []
     said: list[Said] = []
     sections: list[str] = []
+    copied = ""
     with matplotlib.rc_context(PARAMETERS):
         for experiment in experiments:
             if experiment.kind == "costs":
-                sections += _costs_section(experiment, size, folder)
+                counts = measurements.read(folder, experiment, size)
+                said += (heard := costs.said(experiment, counts))
+                sections += [_costs_section(experiment, size, counts, heard)] if counts else []
                 continue
             if experiment.kind == "influence":
-                looks = influence.read(folder, experiment, size)
+                looks = measurements.read(folder, experiment, size)
+                said += (heard := influence.said(experiment, looks))
                 if looks is not None:
                     written.append(_save(influence.figure(looks), figure_folder, experiment.name))
-                    sections.append(_influence_section(experiment, size, looks))
-                said.append(_said_of_influence(experiment, looks))
+                    sections.append(_influence_section(experiment, size, looks, heard))
                 continue
             found = results.read(results.path_of(folder, experiment, size))
             measured = measure(experiment, size, found)
@@ -71,11 +68,15 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
             said += [Said(f.claim.words, experiment.source, f.verdict, f.evidence, f.claim.question) for f in findings]
             if not measured:
                 continue
+            if experiment.name == "copy":
+                copied = table(readme.copy_table(measured))
             drawn = list(_draw(experiment, measured, figure_folder))
             written += drawn
             sections.append(_section(experiment, size, found, measured, findings, drawn))
     page.write_text("\n\n".join([HEAD, *_verdicts(said), *sections]), encoding="utf-8")
-    return [page, *written]
+    summary = out.parent / "README.md"
+    updated = size == "small" and readme.update(summary, readme.text(copied, said))
+    return [page, *written, *([summary] if updated else [])]
 
 
 def _verdicts(said: Sequence[Said]) -> list[str]:
@@ -101,15 +102,17 @@ def _head(experiment: Experiment, size: Size) -> list[str]:
     ]
 
 
-def _costs_section(experiment: Experiment, size: Size, folder: Path) -> list[str]:
-    found = costs.read(folder, experiment, size)
-    if found is None:
-        return []
+def _costs_section(experiment: Experiment, size: Size, found: Found, said: Sequence[Said]) -> str:
     about = found["about"]
     where = f"Measured on {about['processor']}, {about['cores']} cores, {about['instructions']}."
     tables = [costs.counts_table(found), costs.growth_table(experiment, found)]
     parts = [part for one in tables for part in (f"### {one.title}", table(one))]
-    return ["\n\n".join([*_head(experiment, size), where, *parts]) + "\n"]
+    comment = experiment.content["comment"]
+    return "\n\n".join([*_head(experiment, size), where, *parts, *_heard(said), comment]) + "\n"
+
+
+def _heard(said: Sequence[Said]) -> list[str]:
+    return [f"**“{one.words}”** {one.verdict.capitalize()} ({one.evidence})." for one in said]
 
 
 def _draw(experiment: Experiment, measured: Sequence[Measured], folder: Path) -> Iterator[Path]:
@@ -135,22 +138,14 @@ def _save(figure: Any, folder: Path, name: str) -> Path:
     return path
 
 
-def _said_of_influence(experiment: Experiment, found: dict[str, Any] | None) -> Said:
-    words = experiment.content["words"]
-    if found is None:
-        return Said(words, experiment.source, NOT_MEASURED, NO_EVIDENCE)
-    return Said(words, experiment.source, influence.verdict(found), f"{len(found['seeds'])} seeds")
-
-
-def _influence_section(experiment: Experiment, size: Size, found: dict[str, Any]) -> str:
-    words = f"**“{experiment.content['words']}”** {influence.verdict(found).capitalize()}."
+def _influence_section(experiment: Experiment, size: Size, found: Found, said: Sequence[Said]) -> str:
     picture = f"![{experiment.title}](results/{experiment.name}.svg)"
     caption = (
         "J after one sequence, a square an entry, its area the magnitude; red is kept by SnAp-1, blue added by SnAp-2, "
         "white dropped by both."
     )
     return "\n\n".join(
-        [*_head(experiment, size), picture, caption, table(influence.table(experiment, found)), words, ""]
+        [*_head(experiment, size), picture, caption, table(influence.table(experiment, found)), *_heard(said), ""]
     )
 
 

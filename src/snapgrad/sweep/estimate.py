@@ -10,9 +10,10 @@ from snapgrad.costs import costs
 from snapgrad.runs.build import READOUTS, SYMBOLS, network
 from snapgrad.runs.options import Options
 
-# Of one core, measured with `snapgrad bench`, rounded: they decide about nothing but order.
-FLOPS_A_SECOND = 2e10
-SECONDS_AN_UPDATE = 2e-4
+# Of one core with AVX-512, from runs that were measured, rounded: they decide about nothing but order.
+DENSE_FLOPS_A_SECOND = 1e11  # of the readout
+SPARSE_FLOPS_A_SECOND = 2e10  # of the recurrent part; the fuller J is, the longer its rows, the faster
+SECONDS_A_STEP = 5e-4
 
 
 def seconds(options: Options) -> float:
@@ -20,12 +21,12 @@ def seconds(options: Options) -> float:
     widths = (options.units, *READOUTS[options.readout], SYMBOLS[options.task][1])
     readout = 6 * sum(a * b for a, b in itertools.pairwise(widths)) * options.batch
     steps = options.tokens / options.batch
-    a_step = (_flops(options) + readout) / FLOPS_A_SECOND
-    return steps * (a_step + SECONDS_AN_UPDATE)
+    counted = _costs(options)
+    recurrent = _flops(counted.methods, options) / (SPARSE_FLOPS_A_SECOND * (3 - 2 * counted.sparsity))
+    return steps * (recurrent + readout / DENSE_FLOPS_A_SECOND + SECONDS_A_STEP)
 
 
-def _flops(options: Options) -> float:
-    methods = _costs(options).methods
+def _flops(methods: dict[str, Any], options: Options) -> float:
     name: str = options.algorithm
     if takes(name, "order"):
         name = f"{name}-{options.snap_order}" + (" episodic" if options.update_steps is None else "")

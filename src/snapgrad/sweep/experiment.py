@@ -120,6 +120,14 @@ class Experiment:
 
         return tuple(made(values) for values in self.content.get("claims", []))
 
+    def is_claimed(self, run: Planned) -> bool:
+        """Whether a claim of the paper speaks of this run's method on its network."""
+        return any(
+            run.method in (*claim.better, *claim.than) and run.network in (claim.networks or (run.network,))
+            for claim in self.claims
+            if not claim.question
+        )
+
     def settings(self, size: Size) -> dict[str, Any]:
         """What a size says beside its runs: "seeds", "jobs", "scaled" and the options that all its runs share."""
         return {name: value for name, value in self.content[size].items() if name != "runs"}

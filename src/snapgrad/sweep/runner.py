@@ -36,13 +36,19 @@ class Sweep:
     runs: Path
 
     def missing(self) -> list[tuple[Experiment, Planned]]:
-        """What can be started now: first seeds first, of these the longest."""
-        found = {
-            run.identity: (experiment, run)  # one that several experiments ask for is trained once
-            for experiment in self.experiments
-            for run in missing(experiment, self.size, self.collected(experiment))
-        }
-        return sorted(found.values(), key=lambda pair: (pair[1].options.seed, -estimate.seconds(pair[1].options)))
+        """What can be started now: first what claims hang on, then first seeds, of these the longest."""
+        found: dict[Any, tuple[Experiment, Planned]] = {}
+        for experiment in self.experiments:
+            for run in missing(experiment, self.size, self.collected(experiment)):
+                # One that several experiments ask for is trained once, for one of those whose claims hang on it.
+                if run.identity not in found or experiment.is_claimed(run):
+                    found[run.identity] = experiment, run
+
+        def rank(pair: tuple[Experiment, Planned]) -> tuple[bool, int, float]:
+            experiment, run = pair
+            return not experiment.is_claimed(run), run.options.seed, -estimate.seconds(run.options)
+
+        return sorted(found.values(), key=rank)
 
     def collected(self, experiment: Experiment) -> Results:
         """The results so far, with those that another experiment has of the same run.
