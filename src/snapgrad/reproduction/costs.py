@@ -150,7 +150,7 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
     evidence = {
         "growth": f"{sum(grown)} of {len(grown)} exponents, counted, are within {EXPONENT} of the paper's",
         "counts": f"{sum(printed)} of {len(printed)} figures, counted, are within {SHARE:.0%} of the printed ones",
-        "exact": f"all of J is kept from n = {min(orders)} to {max(orders)} on, by the network, counted",
+        "exact": f"counted: all of J is kept by SnAp-{max(orders)} on every network, on some by SnAp-{min(orders)}",
     }
     held = {"growth": grown, "counts": printed, "exact": [order is not None for order in orders]}
     return [Said(words[name], SOURCES[name], verdict(held[name]), evidence[name]) for name in SOURCES]

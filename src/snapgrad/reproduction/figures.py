@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from snapgrad.report.curves import NAMES, X
 from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
 
+WIDTH = 28  # letters of a panel's title on one line
 FULL_UNROLL = ", full unroll"
 RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by which patterns change
 
@@ -18,7 +20,7 @@ RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by
 def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against: str = "tokens") -> Any:
     """One panel a network, one line a method; dashed where weights are updated at the end of a sequence only."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
     networks = list(dict.fromkeys(one.network for one in measured))
     columns = min(columns, len(networks))
@@ -35,13 +37,15 @@ def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against:
             if len(one.runs) > 1:
                 axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, linewidth=0)
             drawn.setdefault(one.method, line)
-        axes.set_title(network)
+        axes.set_title(textwrap.fill(network, WIDTH))
         axes.grid(True)
         if against == "tokens":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
             axes.set_xlim(left=0)
         else:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap
         if metric == "level":
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -119,7 +123,7 @@ def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) ->
     axes.set(ylabel=NAMES[metric])
     axes.margins(x=0.08)
     axes.grid(True)
-    axes.legend()
+    figure.legend(loc="outside upper left")
     return figure
 
 

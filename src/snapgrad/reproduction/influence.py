@@ -95,11 +95,12 @@ def table(experiment: Experiment, found: Found) -> Table:
     return Table("Table 4", "", columns, rows)
 
 
-def figure(found: Found) -> Any:
-    """Figure 6: the Hinton diagram of the first seed at every step."""
+def figure(found: Found, *, ends: bool = False) -> Any:
+    """Figure 6: the Hinton diagram of the first seed at every step, or at the first and the last."""
     first = found["seeds"][0]
     orders = np.array(first["first_order"])
-    shown = {f"step {look['step']:,}": Influence(np.array(look["J"]), orders) for look in first["snapshots"]}
+    looks = first["snapshots"][:: len(first["snapshots"]) - 1] if ends else first["snapshots"]
+    shown = {f"step {look['step']:,}": Influence(np.array(look["J"]), orders) for look in looks}
     return hinton(shown, [(name, size) for name, size in first["columns"]])
 
 

@@ -59,6 +59,7 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
                 said += (heard := influence.said(experiment, looks))
                 if looks is not None:
                     written.append(_save(influence.figure(looks), figure_folder, experiment.name))
+                    written.append(_save(influence.figure(looks, ends=True), figure_folder, readme.FIGURE))
                     sections.append(_influence_section(experiment, size, looks, heard))
                 continue
             found = results.read(results.path_of(folder, experiment, size))

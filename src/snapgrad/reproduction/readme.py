@@ -11,11 +11,12 @@ from snapgrad.reproduction.measured import Measured, spread
 
 START, END = "<!-- results: written by `snapgrad reproduce all --draw` -->", "<!-- end of results -->"
 COLUMNS = ("BPTT", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2", "SnAp-3")
-FIGURE = """\
-![What SnAp keeps of the influence, along training](docs/results/influence.svg)
+FIGURE = "influence-ends"
+SHOWN = f"""\
+![What SnAp keeps of the influence, early and late in training](docs/results/{FIGURE}.svg)
 
-The influence of every parameter on every unit of a small GRU, five times along its training: red is what SnAp-1 keeps,
-blue what SnAp-2 adds. Below, the length of the strings that networks learn to copy."""
+The influence of every parameter on every unit of a small GRU, early and late in its training: red is what SnAp-1 keeps,
+blue what SnAp-2 adds, white what both leave out. Below, the length of the strings that networks learn to copy."""
 
 
 def copy_table(measured: Sequence[Measured]) -> Table:
@@ -43,7 +44,7 @@ def text(copied: str, said: Sequence[Said]) -> str:
         f"Of {len(claims)} claims of the paper {len(measured)} are measured, at least in part, "
         f"and {reproduced} reproduced without reserve so far: [docs/results.md](docs/results.md)."
     )
-    return "\n\n".join([START, FIGURE, copied, summary, END])
+    return "\n\n".join([START, SHOWN, copied, summary, END])
 
 
 def update(path: Path, new: str) -> bool:
