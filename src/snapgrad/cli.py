@@ -22,6 +22,7 @@ from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
 from snapgrad.commands.export import Export
+from snapgrad.commands.generate import Generate
 from snapgrad.commands.info import Info
 from snapgrad.commands.report import Report
 from snapgrad.commands.reproduce import Reproduce
@@ -34,6 +35,7 @@ Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
