@@ -19,8 +19,8 @@ import snapgrad as sg
 from snapgrad import machine
 from snapgrad.bench.programs import INPUTS, Network, loss_without_readout, network
 from snapgrad.bench.timing import Repeated, medians
+from snapgrad.cells.registry import CELLS
 from snapgrad.report.tables import Table
-from snapgrad.runs.build import CELLS
 from snapgrad.sweep.experiment import Experiment, Size
 
 ORDERS = (2, 3)
