@@ -71,6 +71,17 @@ class Features:
                 self.moments[slot].take(sign * value)
         return np.array(values, np.float32)
 
+    def state(self) -> Any:
+        """Names and moments, as JSON has them where names are strings."""
+        names = [[*key] if isinstance(key, Word) else [key] for key in self.places]
+        return {"names": names, "moments": [moments.state for moments in self.moments]}
+
+    def restore(self, state: Any) -> None:
+        """Goes on from there."""
+        keys = (Word(*name) if len(name) == 2 else name[0] for name in state["names"])
+        self.places = {key: place for place, key in enumerate(keys)}
+        self.moments = [Moments(*moments) for moments in state["moments"]]
+
     def _read(self, x: Sample) -> Reading:
         if not isinstance(x, Mapping):
             raise TypeError(f"`x` must be a dict of features by name, got {type(x).__name__} {arguments.shown(x)}")
