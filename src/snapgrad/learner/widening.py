@@ -1,7 +1,7 @@
 """A learner with more outputs goes on from one with fewer, as where a class appears that was never seen.
 
-The cell, its state and its influence are the same. Of the readout, and of what the optimiser keeps for it, the part that
-was there stays in the leading rows and columns; what is new starts as in a fresh learner.
+The cell, its state and its influence are the same. Of the readout, and of what the optimiser keeps for it, the part
+that was there stays in the leading rows and columns; what is new starts as in a fresh learner.
 """
 
 from __future__ import annotations

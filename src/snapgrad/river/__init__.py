@@ -1,10 +1,4 @@
-"""River's estimators around `sg.OnlineLearner`: a regressor, a classifier and a forecaster.
-
-    from snapgrad.river import SnapRegressor
-
-    model = SnapRegressor(cell="lstm", units=64)
-    evaluate.progressive_val_score(dataset, model, metrics.MAE())
-"""
+"""River's estimators around `sg.OnlineLearner`: a regressor, a classifier and a forecaster."""
 
 from snapgrad.river.classifier import SnapClassifier
 from snapgrad.river.forecaster import SnapForecaster

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapgrad.river.interface import ARGUMENTS, SnapEstimator, base
+from snapgrad.river.interface import SnapEstimator, base
 from snapgrad.streams.models import Classification
 
 
 class SnapClassifier(SnapEstimator, base.Classifier):
-    __doc__ = f"""A recurrent network that learns labels from every sample of a stream once, by SnAp.
+    """A recurrent network that learns labels from every sample of a stream once, by SnAp.
 
-    Samples are a sequence: what came before counts. `learn_one` moves on in it, `predict_one` and `predict_proba_one` do
-    not. Labels may appear at any time; there is room for four at first, and twice as many whenever it is full, for which
-    the step is compiled anew. A y of None or NaN is not learnt from.{ARGUMENTS}
+    Samples are a sequence: what came before counts. `learn_one` moves on in it, `predict_one` and `predict_proba_one`
+    do not. Labels may appear at any time; there is room for four at first, and twice as many whenever it is full, for
+    which the step is compiled anew. A y of None or NaN is not learnt from.
+
+    The arguments are those of `SnapEstimator`.
+
     Examples
     --------
     >>> from river import datasets, evaluate, metrics

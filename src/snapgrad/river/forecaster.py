@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from snapgrad import arguments
-from snapgrad.river.interface import ARGUMENTS, Forecaster, SnapEstimator
+from snapgrad.river.interface import Forecaster, SnapEstimator
 from snapgrad.streams.models import Forecast
 
 
 class SnapForecaster(SnapEstimator, Forecaster):
-    __doc__ = f"""A recurrent network that learns a series, every value once, by SnAp, and forecasts it.
+    """A recurrent network that learns a series, every value once, by SnAp, and forecasts it.
 
     It predicts one step ahead from the value before and the features of now. Further ahead, every prediction is read as
-    the next value. A y of None or NaN is not learnt from; the prediction stands in for it.{ARGUMENTS}
+    the next value. A y of None or NaN is not learnt from; the prediction stands in for it.
+
+    The arguments are those of `SnapEstimator`.
+
     Examples
     --------
     >>> from snapgrad.river import SnapForecaster

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from snapgrad.kernels.select import Backend
 from snapgrad.learner.guards import BadValues, InfluenceGrowth
@@ -15,9 +16,11 @@ except ModuleNotFoundError as error:
         f"`snapgrad.river` must have River installed, got none ({error}): pip install 'snapgrad[river]'"
     ) from None
 
-__all__ = ["ARGUMENTS", "Forecaster", "SnapEstimator", "base"]
+__all__ = ["Forecaster", "SnapEstimator", "base"]
 
-ARGUMENTS = """
+
+class SnapEstimator(base.Estimator):
+    """What the estimators share: their arguments, which River looks up by name, and the model that they make.
 
     Parameters
     ----------
@@ -57,9 +60,7 @@ ARGUMENTS = """
 
     """
 
-
-class SnapEstimator(base.Estimator):
-    """What the estimators share: their arguments, which River looks up by name, and the model that they make."""
+    _make: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -84,10 +85,6 @@ class SnapEstimator(base.Estimator):
         for name, value in given.items():
             setattr(self, name, value)
         self._model = self._make(**given)
-
-    @classmethod
-    def _make(cls, **given: Any) -> Any:
-        raise NotImplementedError
 
     @property
     def counts(self) -> dict[str, int]:

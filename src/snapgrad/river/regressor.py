@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapgrad.river.interface import ARGUMENTS, SnapEstimator, base
+from snapgrad.river.interface import SnapEstimator, base
 from snapgrad.streams.models import Regression
 
 
 class SnapRegressor(SnapEstimator, base.Regressor):
-    __doc__ = f"""A recurrent network that learns a number from every sample of a stream once, by SnAp.
+    """A recurrent network that learns a number from every sample of a stream once, by SnAp.
 
     Samples are a sequence: what came before counts. `learn_one` moves on in it, `predict_one` does not. A y of None or
-    NaN is not learnt from.{ARGUMENTS}
+    NaN is not learnt from.
+
+    The arguments are those of `SnapEstimator`.
+
     Examples
     --------
     >>> from river import datasets, evaluate, metrics
