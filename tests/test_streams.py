@@ -8,6 +8,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -220,6 +221,7 @@ def test_killed_at_any_row_it_goes_on_to_the_same_bits(whole, tmp_path):
         process.stdin.flush()
         while not out.exists() or out.read_text().count("\n") < acknowledged:
             assert process.poll() is None
+            time.sleep(0.01)
         process.kill()
         assert process.wait() == -signal.SIGKILL
         process.stdin.close()
@@ -242,6 +244,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(whole, tmp_path):
     out = tmp_path / "out.jsonl"
     while not out.exists() or out.read_text().count("\n") < 5:
         assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)  # while it waits for a row
     error = process.communicate()[1]
     assert process.returncode == 130
