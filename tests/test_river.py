@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from programs import as_in_a_program
 from river import checks, compose, drift, evaluate, metrics, preprocessing
 
 import snapgrad as sg
@@ -18,6 +19,12 @@ from snapgrad.river import SnapClassifier, SnapForecaster, SnapRegressor
 from snapgrad.streams.models import FEWEST_CLASSES
 
 SMALL = {"units": 4, "features": 24}  # ImageSegments, one of River's data sets, has 18 features
+
+
+@pytest.fixture(autouse=True)
+def program():
+    with as_in_a_program():  # River knows no float64 mode of JAX, and Optax no strict promotion
+        yield
 
 
 def regression(count=60, seed=0):
@@ -56,7 +63,7 @@ def test_predicting_changes_nothing_and_learning_predicts_the_same():
     said = model.predict_one(x), model.predict_one({**x, "new": 3.0, "late": "word"})
     assert said[0] == said[1] == model.predict_one(x)
     assert bits(model) == before
-    assert model._model.learn(x, y) == pytest.approx(said[0], rel=1e-9)
+    assert model._model.learn(x, y) == pytest.approx(said[0], rel=1e-5)
     assert bits(model) != before
 
 
@@ -94,7 +101,7 @@ def test_labels_appear_over_time_and_what_was_learnt_stays():
     model._model._widen(5)
     assert model._model.room == 8
     for (x, _), shares in zip(samples, before, strict=True):
-        assert model.predict_proba_one(x) == pytest.approx(shares, rel=1e-6)
+        assert model.predict_proba_one(x) == pytest.approx(shares, rel=1e-4)
     for leaf, old in zip(model._model.learner._leaves[-8:], influence, strict=True):
         np.testing.assert_array_equal(leaf, old)
     model.learn_one({"a": 9.0}, "e")
@@ -162,7 +169,7 @@ def test_a_forecast_is_what_its_own_one_step_predictions_give_and_changes_nothin
     assert said != model.forecast(5)
     target, follower = model._model.target, copy.deepcopy(model)
     for number, (x, value) in enumerate(zip(xs, said, strict=True)):
-        assert follower.forecast(1, [x])[0] == pytest.approx(value, rel=1e-6), number
+        assert follower.forecast(1, [x])[0] == pytest.approx(value, rel=1e-4), number
         inner = follower._model
         # Moves on as if the prediction had come, without learning from it.
         vector = np.append(inner.before, inner.features.encode(x))
@@ -176,7 +183,7 @@ def test_a_missing_value_of_a_series_is_filled_in_by_the_prediction():
         model.learn_one(float(number % 3))
     expected, moments = model.forecast(2), model._model.target.moments.state
     model.learn_one(None)
-    assert model.forecast(1)[0] == pytest.approx(expected[1], rel=1e-6)
+    assert model.forecast(1)[0] == pytest.approx(expected[1], rel=1e-4)
     assert model._model.target.moments.state == moments
 
 
