@@ -12,8 +12,9 @@ import pytest
 from programs import as_in_a_program
 
 import snapgrad as sg
+from snapgrad.optimisers import parse
 from snapgrad.runs.build import build
-from snapgrad.runs.optimiser import optimiser, parse
+from snapgrad.runs.optimiser import optimiser
 from snapgrad.runs.options import CharsOptions, CopyOptions
 from snapgrad.runs.schedule import count_updates, learning_rate
 

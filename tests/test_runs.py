@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tyro
-from programs import as_in_a_program, assert_same_run, command, snapgrad
+from programs import answer, as_in_a_program, assert_same_run, command, snapgrad
 from variants import case
 
 import snapgrad as sg
@@ -180,6 +180,9 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert window.xs.shape == window.targets.shape == (128 if given.continuous else 20, 2)
 
 
+SAMPLING = [("--temperature", heat, "--seed", seed) for heat, seed in (("0", "0"), ("1.5", "0"), ("1.5", "1"))]
+
+
 def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_path, text_file):
     text = shutil.copy(text_file, tmp_path / "text")
     given = options.CharsOptions(corpus=str(text), units=5, sparsity=0.5, readout="linear", batch=4, length=20)
@@ -208,6 +211,14 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
         weights = safetensors.numpy.load_file(tmp_path / "x.safetensors")
         np.testing.assert_array_equal(weights["weight_hh_l0"], loaded.params.cell.recurrent.to_dense())
         assert not weights["bias_hh_l0"].any()
+        said = [answer("generate", run.path, "--prompt", "a tä", "--length", 9, "--json", *more) for more in SAMPLING]
+        for one, (_, temperature, _, seed) in zip(said, SAMPLING, strict=True):
+            key = jax.random.key(int(seed))
+            expected = sg.generate(*loaded[:3], "a tä".encode(), 9, key, float(temperature)).decode(errors="replace")
+            assert json.loads(one.out) == {"prompt": "a tä", "text": expected}
+        assert len({one.out for one in said}) == len(said)
+        plain = answer("generate", run.path, "--prompt", "a tä", "--length", 9, *SAMPLING[0])
+        assert plain.out == "a tä" + json.loads(said[0].out)["text"] + "\n"
         with pytest.raises(ValueError, match=r"`run` must be a directory with a config.toml"):
             sg.load_run(tmp_path)
         # While it is being trained, and without its text.

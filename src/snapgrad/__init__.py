@@ -25,6 +25,7 @@ from snapgrad.costs import Cost, Costs, costs
 from snapgrad.evaluate import evaluate
 from snapgrad.generate import generate
 from snapgrad.kernels.select import backend_info
+from snapgrad.learner.online import OnlineLearner
 from snapgrad.persistence import load, save
 from snapgrad.pytorch import from_torch, to_torch
 from snapgrad.readouts import Readout
@@ -49,6 +50,7 @@ __all__ = [
     "Gradient",
     "Info",
     "LoadedRun",
+    "OnlineLearner",
     "Params",
     "Pattern",
     "Patterns",

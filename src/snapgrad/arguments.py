@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +22,19 @@ def positive_integer(name: str, value: Any, most: int | None = None) -> None:
         raise ValueError(f"`{name}` must be an integer >= 1, got {shown(value)}")
     if most is not None and int(value) > most:
         raise ValueError(f"`{name}` must be an integer <= {most}, got {shown(value)}")
+
+
+def positive_number(name: str, value: Any) -> None:
+    """Refuses what is not a finite number > 0."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < float(value) < math.inf:
+        raise ValueError(f"`{name}` must be a number > 0, got {shown(value)}")
+
+
+def seed(value: Any) -> None:
+    """Refuses what is not a seed of 32 bits."""
+    if not _is_integer(value) or not 0 <= int(value) < 2**32:
+        raise ValueError(f"`seed` must be an integer in [0, 2^32), got {shown(value)}")
 
 
 def order(value: Any) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -63,17 +64,40 @@ def load(path: str | os.PathLike[str], like: PyTree = None) -> PyTree:
             `optimiser.init`, or `jax.eval_shape` of these. Its values are not used. Needed for anything but dicts,
             lists, tuples and the parameters of the library's cells.
     """
-    arrays, metadata = read_arrays(path)
-    given = repr(os.fspath(path))
-    if "tree" not in metadata:
-        raise ValueError(f"`path` must be a file that sg.save wrote, got {given}, which has arrays but no tree")
-    described = metadata["tree"]
-    if like is not None:
+    return open_tree(path).tree(like)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tree in a file, or a part of it, that has been read but not built."""
+
+    path: str  # of the file
+    described: Node
+    arrays: dict[str, np.ndarray]
+    at: Path = ()
+
+    def child(self, name: str) -> Stored | None:
+        """The part of that name, if there is one."""
+        found = dict(self.described.get("children", ())).get(name)
+        return None if found is None else Stored(self.path, found, self.arrays, (*self.at, name))
+
+    def tree(self, like: PyTree = None) -> PyTree:
+        """The tree, as `load` gives it."""
+        if like is None:
+            return _build(self.described, self.at, self.arrays)
         wanted = json.loads(json.dumps(_describe(like, (), None, {})))
-        if (difference := _difference(described, wanted, ())) is not None:
-            raise ValueError(f"`like` must be a tree like the one in {given}, {difference}")
-        return jax.tree.unflatten(jax.tree.structure(like), _leaves(described, (), arrays))
-    return _build(described, (), arrays)
+        if (difference := _difference(self.described, wanted, self.at)) is not None:
+            raise ValueError(f"`like` must be a tree like the one in {self.path!r}, {difference}")
+        return jax.tree.unflatten(jax.tree.structure(like), _leaves(self.described, self.at, self.arrays))
+
+
+def open_tree(path: str | os.PathLike[str]) -> Stored:
+    """A file that `save` wrote; refuses any other."""
+    arrays, metadata = read_arrays(path)
+    given = os.fspath(path)
+    if "tree" not in metadata:
+        raise ValueError(f"`path` must be a file that sg.save wrote, got {given!r}, which has arrays but no tree")
+    return Stored(given, metadata["tree"], arrays)
 
 
 # ---- from a tree to its description

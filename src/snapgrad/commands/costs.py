@@ -10,8 +10,9 @@ from typing import Literal
 import jax
 
 from snapgrad import arguments
+from snapgrad.cells.registry import layered
 from snapgrad.costs import costs
-from snapgrad.runs.build import layered, seed_in_range
+from snapgrad.runs.build import seed_in_range
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import numpy as np
 import snapgrad as sg
 from snapgrad.bench.programs import INPUTS, Network, loss_without_readout, network
 from snapgrad.bench.timing import Repeated, medians
+from snapgrad.cells.registry import CELLS
 from snapgrad.report.tables import Table
 from snapgrad.reproduction.claims import Said, unmeasured, verdict
 from snapgrad.reproduction.measurements import Found
-from snapgrad.runs.build import CELLS
 from snapgrad.sparsity.reach import influence_blocks
 from snapgrad.sweep.experiment import Experiment, Size
 

@@ -15,11 +15,9 @@ from snapgrad import arguments
 from snapgrad.algorithms.interface import Algorithm, Params
 from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
-from snapgrad.cells.gru import GRU
-from snapgrad.cells.lstm import LSTM
-from snapgrad.cells.stack import Stack, stack
+from snapgrad.cells.registry import layered
+from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitCell, UnitParams
-from snapgrad.cells.vanilla import Vanilla
 from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
@@ -33,7 +31,6 @@ from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
 from snapgrad.tasks.streams import Streams
 from snapgrad.train import Carry, Trainer
 
-CELLS: dict[str, Callable[[int, int], UnitCell]] = {"vanilla": Vanilla, "gru": GRU, "lstm": LSTM}
 READOUTS: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (1024,)}
 SYMBOLS = {"copy": (Copy.inputs, Copy.classes), "chars": (BYTES, BYTES)}  # of the tasks, in and out
 CROP = 128  # bytes, as in the paper
@@ -90,12 +87,6 @@ def seed_in_range(seed: int) -> None:
     """Refuses a seed that is not one of 32 bits."""
     if not 0 <= seed < 2**32:
         raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
-
-
-def layered(name: str, inputs: int, units: int, layers: int) -> UnitCell | Stack:
-    """The cell of that name, or a stack of so many of them."""
-    cells = [CELLS[name](units if layer else inputs, units) for layer in range(layers)]
-    return stack(*cells) if layers > 1 else cells[0]
 
 
 def network(options: Options) -> tuple[UnitCell | Stack, Readout, Params]:

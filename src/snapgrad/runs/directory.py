@@ -91,17 +91,8 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training the same run, where the system can."""
-        with open(self.path / "lock", "w") as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # Windows
-                pass
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is training the run in {self.path}; a run must have one at a time"
-                ) from None
+        refusal = f"another process is training the run in {self.path}; a run must have one at a time"
+        with disk.locked(self.path / "lock", refusal):
             for path in (*self.path.glob(f".*{PART}"), *self._checkpoints.glob(f".*{PART}")):
                 path.unlink()  # a process that was killed has left it
             yield

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from snapgrad.algorithms.registry import default, takes
+from snapgrad.optimisers import parse
 from snapgrad.runs import wiring
 from snapgrad.runs.build import CROP
-from snapgrad.runs.optimiser import parse
 from snapgrad.runs.options import CharsOptions, Options
 from snapgrad.tasks.corpora import NAMED
 

@@ -12,7 +12,6 @@ With `select = "learning_rate"` all its values are tried on the first seed, and 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from snapgrad.arguments import did_you_mean
 from snapgrad.runs.options import TASKS, Options
 from snapgrad.runs.resolve import resolved
 
@@ -168,8 +168,7 @@ class Experiment:
         task = TASKS[self.content["task"]]
         known = [field.name for field in dataclasses.fields(task)]
         for name in values.keys() - set(known):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"{name!r} in {self.name}.toml is not an option of `train {task.task}`{hint}")
         return resolved(task(**values))
 

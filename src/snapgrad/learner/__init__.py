@@ -1,0 +1,1 @@
+"""A recurrent network that learns from a stream, one sample at a time."""
