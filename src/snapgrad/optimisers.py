@@ -13,6 +13,9 @@ import optax
 
 from snapgrad import arguments
 
+# Those that treat every entry by itself, so that it makes no difference how parameters are cut into arrays.
+ELEMENTWISE = {"adabelief", "adagrad", "adam", "adamax", "adamw", "amsgrad", "lion", "rmsprop", "sgd", "yogi"}
+
 
 class Call(NamedTuple):
     """An optimiser of Optax by its name, and arguments beside the learning rate."""

@@ -25,7 +25,7 @@ from snapgrad.algorithms.base import param_dtype
 from snapgrad.algorithms.interface import Algorithm, Params
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
-from snapgrad.learner import generation, stored
+from snapgrad.learner import cache, generation, stored
 from snapgrad.learner.guards import BadValues, Events, InfluenceGrowth
 from snapgrad.learner.samples import Samples
 from snapgrad.learner.settings import Settings
@@ -90,9 +90,10 @@ class OnlineLearner:
         backend: Backend = "auto",
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
-        self._build(Settings(**given))
-        params = self._settings.make_params(self._cell, self._learning.objective)
-        self._go_on(self._learning.start(params, self._settings.batch, self._settings.key))
+        with cache.on_disk():
+            self._build(Settings(**given))
+            params = self._settings.make_params(self._cell, self._learning.objective)
+            self._go_on(self._learning.start(params, self._settings.batch, self._settings.key))
 
     def _build(self, settings: Settings) -> None:
         """Everything that does not change."""
@@ -243,8 +244,9 @@ class OnlineLearner:
         """
         found = stored.read(path)
         learner = cls.__new__(cls)
-        learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
-        learner._go_on(found.carry(learner._learning, learner._settings))
+        with cache.on_disk():
+            learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
+            learner._go_on(found.carry(learner._learning, learner._settings))
         learner._seen, learner._events = found.counts()
         return learner
 
@@ -296,6 +298,7 @@ class OnlineLearner:
             return (jax.tree.leaves(out[0]), out[1]) if changes else out
 
         donated = (0,) if changes else ()
-        compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
+        with cache.on_disk():
+            compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
         self._programs[name] = compiled
         return compiled
