@@ -25,7 +25,7 @@ from variants import (
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS
-from snapgrad.kernels.native import Lanes
+from snapgrad.kernels.native import settled
 
 EXACT = 1e-10
 # The quick set has a cell of every kind.
@@ -171,16 +171,8 @@ def first_step_gradient(cell, params):
 
 
 def lane_arrays(state):
-    """All of a state that belongs to lanes (a PRNG key belongs to none); J is zero in a lane that starts anew."""
-
-    def as_it_counts(part):
-        if not isinstance(part, Lanes):
-            return part
-        tiles, _, tile = part.J.shape
-        return jnp.where(part.fresh.reshape(tiles, 1, tile), jnp.zeros((), part.J.dtype), part.J)
-
-    state = jax.tree.map(as_it_counts, state, is_leaf=lambda part: isinstance(part, Lanes))
-    return [leaf for leaf in jax.tree.leaves(state) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+    """All numbers of a state that belong to lanes; J is zero in a lane that starts anew."""
+    return [leaf for leaf in jax.tree.leaves(settled(state)) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
 STALE = {

@@ -36,6 +36,19 @@ class Lanes(NamedTuple):
     fresh: jax.Array  # [lanes] in which J counts as zero, whatever stands there
 
 
+def settled(memory: Any) -> Any:
+    """A tree in which every J is as it counts: zeros are written where a lane starts anew."""
+
+    def settle(part: Any) -> Any:
+        if not isinstance(part, Lanes):
+            return part
+        tiles, _, tile = part.J.shape
+        J = jnp.where(part.fresh.reshape(tiles, 1, tile), jnp.zeros((), part.J.dtype), part.J)
+        return Lanes(J, jnp.zeros_like(part.fresh))
+
+    return jax.tree.map(settle, memory, is_leaf=lambda part: isinstance(part, Lanes))
+
+
 class NativeKernel(Kernel):
     """J is one array with a mark for every lane (`Lanes`), Lambda one array [tiles, rows of all blocks, tile].
 
