@@ -7,9 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from snapgrad.cells.rule import known_structure
 from snapgrad.cells.unit import UnitCell
 
 
+@known_structure(
+    by_state=[[0, 1], [0, 1]], by_input=[[1, 1, 1, 1], [1, 1, 1, 0]], by_recurrent=[[1, 1, 1, 1], [1, 1, 1, 0]]
+)
 def _rule(s: Any, u: Any, v: Any) -> Any:
     _, c_tm1 = s
     i, f, g, o = (u_n + v_n for u_n, v_n in zip(u, v, strict=True))

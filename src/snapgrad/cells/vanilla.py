@@ -6,9 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from snapgrad.cells.rule import known_structure
 from snapgrad.cells.unit import UnitCell
 
 
+@known_structure(by_state=[[0]], by_input=[[1]], by_recurrent=[[1]])
 def _rule(s: Any, u: Any, v: Any) -> Any:
     return (jnp.tanh(u[0] + v[0]),)
 
