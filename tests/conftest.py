@@ -6,6 +6,9 @@ import re
 # Nearly all of the time goes into compiling: let XLA optimise less. It is read when JAX starts.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+# Programs of the learner are kept on disk, but not those of tests.
+os.environ.setdefault("SNAPGRAD_CACHE", "off")
+
 import jax
 
 jax.config.update("jax_enable_x64", True)

@@ -15,6 +15,7 @@ from oracles import flat, kept_entries, step_jacobians, structure
 from variants import relative_error
 
 import snapgrad as sg
+from snapgrad.cells.unit_jacobians import KNOWN, detected_structure
 from snapgrad.kernels.select import REFERENCE
 from snapgrad.sparsity.reach import influence_blocks
 
@@ -181,3 +182,9 @@ def test_patterns_given_by_hand_are_used_and_checked():
             wrong.jacobians(params.cell)
     with pytest.raises(ValueError, match=r"must return a Pattern dynamics \[4, 4\] and a Pattern immediate \[4, 12\]"):
         Mixing(by_fft, sg.Patterns(*map(sg.Pattern.from_mask, (immediate, whole)))).jacobians(params.cell)
+
+
+@pytest.mark.parametrize("cell", [sg.Vanilla(3, 2), sg.GRU(3, 2), sg.LSTM(3, 2)], ids=str)
+def test_structures_that_are_known_are_those_that_detection_finds(cell):
+    for known, found in zip(KNOWN[cell.rule], detected_structure(cell), strict=True):
+        np.testing.assert_array_equal(known, found)

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+# Those that treat every entry by itself, so that it makes no difference how parameters are cut into arrays.
+ELEMENTWISE = {"adabelief", "adagrad", "adam", "adamax", "adamw", "amsgrad", "lion", "rmsprop", "sgd", "yogi"}
+
 
 class Call(NamedTuple):
     """An optimiser of Optax by its name, and arguments beside the learning rate."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.sparsity.pattern import Pattern
+
+if TYPE_CHECKING:
+    import asdex  # half a second, which cells whose patterns are known do without
 
 # What `jax.custom_vjp` leaves in a forward-mode program, where it cannot be evaluated.
 REVERSE_ONLY = "custom_lin"
@@ -60,6 +62,8 @@ def jacobian_patterns(
 
 
 def _forward(function: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> asdex.SparsityPattern:
+    import asdex
+
     point = (*arguments, *constants)
 
     def push(*values: Any) -> jax.Array:
@@ -71,6 +75,8 @@ def _forward(function: Any, arguments: tuple[Any, ...], constants: tuple[Any, ..
 
 
 def _reverse(function: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> asdex.SparsityPattern:
+    import asdex
+
     def pull(cotangent: Any, *values: Any) -> tuple[jax.Array, ...]:
         at, given = values[: len(arguments)], values[len(arguments) :]
         return jax.vjp(lambda *at: function(*at, *given), *at)[1](cotangent)

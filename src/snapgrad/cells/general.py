@@ -6,9 +6,8 @@ import abc
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,9 @@ from snapgrad.cells.detection import jacobian_patterns
 from snapgrad.kernels.base import Kernel, to_tiles
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
+
+if TYPE_CHECKING:
+    import asdex  # half a second, which processes without such cells do without
 
 
 class Patterns(NamedTuple):
@@ -65,6 +67,8 @@ class GeneralCell(Cell, abc.ABC):
 
 @lru_cache(maxsize=32)
 def _detect(cell: GeneralCell, structure: Any, leaves: tuple[Any, ...]) -> DetectedJacobians:
+    import asdex
+
     # A concrete zero of every parameter: detection reads the program, never these values.
     # That a small or dense cell gains nothing from colouring is no news to its user.
     with jax.ensure_compile_time_eval(), warnings.catch_warnings(action="ignore", category=asdex.DenseColoringWarning):
@@ -75,6 +79,8 @@ class DetectedJacobians(Jacobians):
     """D and I of a general cell, for parameters of one structure."""
 
     def __init__(self, cell: GeneralCell, params: PyTree):
+        import asdex
+
         flat_params, self._unravel_params = ravel_pytree(params)
         state = jax.tree.map(lambda leaf: leaf.astype(flat_params.dtype), cell.initial_state())
         flat_state, self._unravel_state = ravel_pytree(state)
@@ -174,6 +180,8 @@ def _check_shapes(cell: GeneralCell, given: Any, states: int, params: int) -> Pa
 
 def _check_entries(cell: GeneralCell, step: Any, example: tuple[Any, ...], coloured: tuple[Any, ...]) -> None:
     """Refuses patterns given by hand that lack an entry: at random points a random vector times I or D shows it."""
+    import asdex
+
     draw = np.random.default_rng(0)
 
     def random(like: jax.Array, scale: float = 1.0) -> jax.Array:

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from snapgrad import arguments, memory
 from snapgrad.cells.general import GeneralCell
 from snapgrad.cells.unit import UnitCell
+from snapgrad.cells.unit_jacobians import known_structure
 from snapgrad.sparsity.masks import random_matrix, random_pattern
 from snapgrad.sparsity.matrix import multiply
 
 
+@known_structure(by_state=[[1]], by_input=[[1, 1, 1]], by_recurrent=[[1, 1, 1]])
 def _rule(s: Any, u: Any, v: Any) -> Any:
     (h_tm1,) = s
     r = jax.nn.sigmoid(u[0] + v[0])

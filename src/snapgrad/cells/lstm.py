@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad.cells.unit import UnitCell
+from snapgrad.cells.unit_jacobians import known_structure
 
 
+@known_structure(
+    by_state=[[0, 1], [0, 1]], by_input=[[1, 1, 1, 1], [1, 1, 1, 0]], by_recurrent=[[1, 1, 1, 1], [1, 1, 1, 0]]
+)
 def _rule(s: Any, u: Any, v: Any) -> Any:
     _, c_tm1 = s
     i, f, g, o = (u_n + v_n for u_n, v_n in zip(u, v, strict=True))

@@ -57,9 +57,29 @@ def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -
     return RuleDerivatives(*(jnp.stack(row) for row in zip(*rows, strict=True)))
 
 
+# What `rule_structure` would find for the rules of the library's own cells; the suite compares. A process that needs no
+# others does not import asdex for them, which takes as long as importing JAX.
+KNOWN: dict[Any, RuleDerivatives] = {}
+
+
+def known_structure(by_state: Any, by_input: Any, by_recurrent: Any) -> Callable[[Any], Any]:
+    """Says of a rule which of A [S, S], U and V [S, G] exist."""
+
+    def remember(rule: Any) -> Any:
+        KNOWN[rule] = RuleDerivatives(*(np.array(part, bool) for part in (by_state, by_input, by_recurrent)))
+        return rule
+
+    return remember
+
+
 @lru_cache(maxsize=32)
 def rule_structure(cell: UnitCell) -> RuleDerivatives:
     """Which of A [S, S], U and V [S, G] exist: read from the program of the rule's derivative, not from values."""
+    return KNOWN[cell.rule] if cell.rule in KNOWN else detected_structure(cell)
+
+
+def detected_structure(cell: UnitCell) -> RuleDerivatives:
+    """What `rule_structure` reads from the program."""
     one = jnp.zeros(cell.states), jnp.zeros(cell.gates), jnp.zeros(cell.gates)
     found = jacobian_patterns(partial(one_unit, cell), one)
     return RuleDerivatives(*(pattern.mask() for pattern in found.patterns))

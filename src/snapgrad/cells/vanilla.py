@@ -7,8 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from snapgrad.cells.unit import UnitCell
+from snapgrad.cells.unit_jacobians import known_structure
 
 
+@known_structure(by_state=[[0]], by_input=[[1]], by_recurrent=[[1]])
 def _rule(s: Any, u: Any, v: Any) -> Any:
     return (jnp.tanh(u[0] + v[0]),)
 

@@ -28,7 +28,7 @@ def prepare(
     is_classifier = settings.loss == "cross_entropy"
     if settings.symbols != is_classifier or (settings.symbols and settings.inputs != settings.outputs):
         raise ValueError(
-            "`generate` must be called on a learner whose predictions can be its inputs, symbols and as many classes or "
+            "`generate` must be called on a learner whose predictions can be inputs, symbols and as many classes or "
             f"numbers and numbers, got {settings.inputs} inputs (symbols={settings.symbols}) and {settings.outputs} "
             f"outputs (loss={arguments.shown(settings.loss)})"
         )

@@ -24,8 +24,10 @@ from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import param_dtype
 from snapgrad.algorithms.interface import Algorithm, Params
 from snapgrad.cells.base import Cell
+from snapgrad.cells.stack import Stack
+from snapgrad.cells.unit import UnitCell
 from snapgrad.kernels.select import Backend
-from snapgrad.learner import generation, stored
+from snapgrad.learner import cache, generation, stored
 from snapgrad.learner.guards import BadValues, Events, InfluenceGrowth
 from snapgrad.learner.samples import Samples
 from snapgrad.learner.settings import Settings
@@ -90,9 +92,9 @@ class OnlineLearner:
         backend: Backend = "auto",
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
-        self._build(Settings(**given))
-        params = self._settings.make_params(self._cell, self._learning.objective)
-        self._go_on(self._learning.start(params, self._settings.batch, self._settings.key))
+        with cache.on_disk():
+            self._build(Settings(**given))
+            self._go_on(self._begin())
 
     def _build(self, settings: Settings) -> None:
         """Everything that does not change."""
@@ -103,11 +105,21 @@ class OnlineLearner:
         self._programs: dict[Any, Any] = {}
         self._events, self._seen, self._warned = Events(), 0, False
 
+    def _begin(self) -> Carry:
+        settings, learning = self._settings, self._learning
+
+        def begin() -> Carry:
+            return learning.start(settings.make_params(self._cell, learning.objective), settings.batch, settings.key)
+
+        # One program in place of dozens of small ones; a random pattern cannot be drawn inside one.
+        if settings.sparsity == 0 and isinstance(self._cell, UnitCell | Stack):
+            return jax.jit(begin)()
+        return jax.tree.map(jnp.copy, begin())  # a cell may give its own arrays
+
     def _go_on(self, carry: Carry) -> None:
-        """Goes on from a carry, whose memory it takes a copy of."""
+        """Goes on from a carry, whose memory it takes."""
         self._samples.dtype = np.dtype(param_dtype(carry.params.cell))
-        leaves, self._structure = jax.tree.flatten(carry)
-        self._leaves = [jnp.array(leaf, copy=True) for leaf in leaves]
+        self._leaves, self._structure = jax.tree.flatten(carry)
 
     # ---- what a learner does
 
@@ -209,7 +221,7 @@ class OnlineLearner:
             raise ValueError(
                 "`params` must have the structure, shapes, dtypes and sparsity patterns of the learner's, got others"
             )
-        self._go_on(own._replace(params=params))
+        self._go_on(own._replace(params=jax.tree.map(jnp.copy, params)))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -243,8 +255,9 @@ class OnlineLearner:
         """
         found = stored.read(path)
         learner = cls.__new__(cls)
-        learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
-        learner._go_on(found.carry(learner._learning, learner._settings))
+        with cache.on_disk():
+            learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
+            learner._go_on(found.carry(learner._learning, learner._settings))
         learner._seen, learner._events = found.counts()
         return learner
 
@@ -296,6 +309,7 @@ class OnlineLearner:
             return (jax.tree.leaves(out[0]), out[1]) if changes else out
 
         donated = (0,) if changes else ()
-        compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
+        with cache.on_disk():
+            compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
         self._programs[name] = compiled
         return compiled

@@ -126,7 +126,8 @@ class Settings:
         if isinstance(self.optimiser, str):
             rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
             arguments.positive_number("learning_rate", rate)
-            made = optimisers.make(optimisers.parse(self.optimiser), rate)
+            call = optimisers.parse(self.optimiser)
+            made = optimisers.make(call, rate)
         elif not isinstance(self.optimiser, optax.GradientTransformation):
             got = type(self.optimiser).__name__
             raise TypeError(f"`optimiser` must be a name such as adam, or an optimiser of Optax, got {got}")
@@ -135,10 +136,12 @@ class Settings:
             raise ValueError(f"`learning_rate` must not be given with an optimiser that has its own, got {given}")
         else:
             made = self.optimiser
-        if self.clip is None:
-            return made
-        arguments.positive_number("clip", self.clip)
-        return optax.chain(optax.clip_by_global_norm(self.clip), made)
+        if self.clip is not None:
+            arguments.positive_number("clip", self.clip)
+            made = optax.chain(optax.clip_by_global_norm(self.clip), made)
+        # One vector in place of many small arrays: for one sample at a time, calls cost as much as arithmetic.
+        elementwise = isinstance(self.optimiser, str) and call.name in optimisers.ELEMENTWISE
+        return optax.flatten(made) if elementwise else made
 
     # ---- as JSON
 

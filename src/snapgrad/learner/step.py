@@ -68,13 +68,15 @@ class Learning:
         hs = gradient.info.outputs[0]
         predictions = jax.vmap(self.objective.prediction, in_axes=(None, 0))(params.readout, hs)
 
-        updates, new_opt_state = self.optimiser.update(gradient.grads, opt_state, params)
-        new = optax.apply_updates(params, updates), new_opt_state
-        whole = is_finite((gradient.loss, gradient.grads, new))
+        with jax.numpy_dtype_promotion("standard"):  # whatever the process has set: Optax counts on it
+            updates, new_opt_state = self.optimiser.update(gradient.grads, opt_state, params)
+        # A weight and an update whose squares are finite have a finite sum.
+        whole = is_finite((gradient.grads, updates, new_opt_state))
         accepted = asked.any() & whole
+        new = optax.apply_updates(params, updates), new_opt_state
         params, opt_state = jax.tree.map(lambda *both: jnp.where(accepted, *both), new, (params, opt_state))
 
-        due = (age % WATCH_EVERY == WATCH_EVERY - 1) | ~is_finite(gradient.grads.cell)
+        due = (age % WATCH_EVERY == WATCH_EVERY - 1) | ~whole
         state, restarted, grown = self.guards.watch(self.algorithm, state, due, broken_lanes(state.cell))
         events = Events(
             skipped=jnp.sum(~asked),
