@@ -7,7 +7,9 @@ import copy
 import importlib
 import math
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -231,6 +233,13 @@ def test_any_cell_order_sparsity_and_optimiser_may_be_given():
 def test_what_is_refused(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_the_example_in_the_docs_runs(capsys):
+    text = (Path(__file__).parent.parent / "docs" / "streams.md").read_text(encoding="utf-8")
+    (block,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "snapgrad.river" in code)
+    exec(block.replace("units=32", "units=4"), {})
+    assert capsys.readouterr().out.startswith("MAE: ")
 
 
 def test_without_river_there_is_one_sentence(monkeypatch):
