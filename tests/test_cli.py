@@ -25,11 +25,6 @@ CHARS = "train", "chars"
 COMMANDS = [
     ((*COPY, "--units", "0"), "`units` must be an integer >= 1, got 0"),
     ((*COPY, "--rewire", "rigl"), '`rewire` must be "set" or "probe" with algorithm \'snap\', got "rigl"'),
-    (
-        (*COPY, "--rewire", "set", "--algorithm", "ok"),
-        "`algorithm` must be one of bptt, rtrl, snap, rflo, uoro, frozen",
-    ),
-    ((*COPY, "--rewire", "probe", "--layers", "2"), '`rewire` must be "set" for a network of 2 layers, got "probe"'),
     ((*COPY, "--rewire", "set", "--sparsity", "0"), "`sparsity` must be larger than 0 with `rewire`, got 0.0"),
     (
         (*COPY, "--sparsity", "0", "--prune", "0.5", "--prune-end", "100"),
@@ -93,6 +88,11 @@ COMMANDS = [
     (("resume", "MISSING"), "`run` must be a directory with a config.toml, got '"),
     (("resume", "FILE"), "`run` must be a directory with a config.toml, got '"),
     (("resume", "FOLDER"), "`run` must be a directory with a config.toml, got '"),
+    (("generate", "MISSING"), "`run` must be a directory with a config.toml, got 'MISSING'"),
+    (("generate", "MISSING", "--prompt", ""), "`prompt` must have at least one byte, got none"),
+    (("generate", "MISSING", "--temperature", "-1"), "`temperature` must be a finite number >= 0, got -1.0"),
+    (("generate", "MISSING", "--length", "0"), "`length` must be an integer >= 1, got 0"),
+    (("generate", "MISSING", "--seed", "-1"), "`seed` must be in [0, 2^32), got -1"),
     (("report",), "`runs` must be directories of runs, or folders of them, got none"),
     (("report", "MISSING"), "`runs` must be directories of runs, or folders of them, got "),
     (("report", "FOLDER"), "`runs` must be directories of runs, or folders of them, got "),
@@ -229,6 +229,11 @@ def test_a_damaged_run_is_refused_with_the_name_of_the_file(name, content, comma
         assert message in done.err
         assert str(path) in done.err
         assert done.err.count("\n") == 1
+
+
+def test_only_a_character_run_is_generated_from(begun):
+    done = answer("generate", begun.path)
+    assert (done.code, done.err) == (2, "error: `run` must be a run of `train chars`, got one of `train copy`\n")
 
 
 def test_an_edited_seed_is_refused_by_name(begun, tmp_path):

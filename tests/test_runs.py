@@ -19,6 +19,7 @@ import pytest
 import safetensors.numpy
 import tyro
 from programs import answer, as_in_a_program, assert_same_run, command, snapgrad
+from variants import case
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, TITLES
@@ -136,9 +137,9 @@ def text_file(tmp_path_factory):
 @pytest.mark.parametrize(
     "given",
     [
-        options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5),
-        options.CopyOptions(algorithm="ok", rank=2, units=5),
-        options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5),
+        case(options.CopyOptions(cell="lstm", algorithm="uoro", rank=2, units=5), quick=False),
+        case(options.CopyOptions(algorithm="ok", rank=2, units=5), quick=False),
+        case(options.CopyOptions(cell="vanilla", algorithm="bptt", update_every="sequence", units=5), quick=False),
         options.CharsOptions(algorithm="snap", units=5, layers=2, validate_every=1000, length=20),
         options.CharsOptions(
             algorithm="rflo",
@@ -175,12 +176,16 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert list((runs[0].path / "tensorboard").iterdir())
     if given.task == "chars":
         assert sum("valid_bits" in record for record in runs[1].metrics()) in (1, 4)
-        window = sequences(given, experiment, experiment.start(), 2)
+        window = sequences(given, runs[1].checkpoint(), 2)
         assert window.xs.shape == window.targets.shape == (128 if given.continuous else 20, 2)
 
 
+SAMPLING = [("--temperature", heat, "--seed", seed) for heat, seed in (("0", "0"), ("1.5", "0"), ("1.5", "1"))]
+
+
 def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_path, text_file):
-    given = options.CharsOptions(corpus=str(text_file), units=5, sparsity=0.5, readout="linear", batch=4, length=20)
+    text = shutil.copy(text_file, tmp_path / "text")
+    given = options.CharsOptions(corpus=str(text), units=5, sparsity=0.5, readout="linear", batch=4, length=20)
     given = replace(given, tokens=400, log_every=200)
     with as_in_a_program():
         experiment = build(given)
@@ -192,8 +197,8 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
             if status == "interrupted":
                 (run.path / "outcome.json").unlink()
             loaded = sg.load_run(str(run.path))
-            valid = sg.tasks.corpus(str(text_file)).valid
-            assert sg.evaluate(*loaded[:3], valid, length=loaded.task.length) == outcome["valid_bits"]
+            valid = sg.tasks.corpus(str(text)).valid
+            assert sg.evaluate(*loaded[:3], valid, length=given.length) == outcome["valid_bits"]
         assert loaded.options == given
         untrained = np.asarray(experiment.params.cell.recurrent.values)
         assert (np.asarray(loaded.params.cell.recurrent.values) != untrained).any()
@@ -206,10 +211,21 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
         weights = safetensors.numpy.load_file(tmp_path / "x.safetensors")
         np.testing.assert_array_equal(weights["weight_hh_l0"], loaded.params.cell.recurrent.to_dense())
         assert not weights["bias_hh_l0"].any()
+        said = [answer("generate", run.path, "--prompt", "a tä", "--length", 9, "--json", *more) for more in SAMPLING]
+        for one, (_, temperature, _, seed) in zip(said, SAMPLING, strict=True):
+            key = jax.random.key(int(seed))
+            expected = sg.generate(*loaded[:3], "a tä".encode(), 9, key, float(temperature)).decode(errors="replace")
+            assert json.loads(one.out) == {"prompt": "a tä", "text": expected}
+        assert len({one.out for one in said}) == len(said)
+        plain = answer("generate", run.path, "--prompt", "a tä", "--length", 9, *SAMPLING[0])
+        assert plain.out == "a tä" + json.loads(said[0].out)["text"] + "\n"
         with pytest.raises(ValueError, match=r"`run` must be a directory with a config.toml"):
             sg.load_run(tmp_path)
-        with run.locked(), pytest.raises(ValueError, match="another process is training the run"):
-            sg.load_run(run.path)
+        # While it is being trained, and without its text.
+        text.unlink()
+        with run.locked():
+            again = sg.load_run(run.path)
+        jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
 
 
 def test_the_command_exports(uninterrupted, tmp_path):

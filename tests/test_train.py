@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from oracles import flat
-from variants import relative_error
+from variants import case, relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, takes
@@ -168,8 +168,14 @@ def test_a_run_that_is_cut_has_the_same_bits(update_every):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(("cell", "update_every"), [(sg.Vanilla, 1), (sg.LSTM, None)])
+@pytest.mark.parametrize(
+    ("name", "cell", "update_every"),
+    [
+        case(name, cell, update_every, quick=cell is sg.Vanilla or name == "snap", id=f"{name}-{cell.__name__}")
+        for name in ALGORITHMS
+        for cell, update_every in ((sg.Vanilla, 1), (sg.LSTM, None))
+    ],
+)
 def test_every_algorithm_trains(name, cell, update_every):
     def make(cell, loss):
         return ALGORITHMS[name](cell, loss, **{option: 2 for option in ("order", "k") if takes(name, option)})

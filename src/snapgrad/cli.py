@@ -22,9 +22,11 @@ from snapgrad.commands.bench import Bench
 from snapgrad.commands.costs import Costs
 from snapgrad.commands.demo import Demo
 from snapgrad.commands.export import Export
+from snapgrad.commands.generate import Generate
 from snapgrad.commands.info import Info
 from snapgrad.commands.report import Report
 from snapgrad.commands.reproduce import Reproduce
+from snapgrad.commands.stream import Stream
 from snapgrad.commands.train import Resume, Train
 from snapgrad.runs import disk, toml
 from snapgrad.runs.options import TASKS
@@ -33,7 +35,9 @@ from snapgrad.runs.training import Diverged, Interrupted
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Resume, tyro.conf.subcommand("resume")]
+    | Annotated[Stream, tyro.conf.subcommand("stream")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Generate, tyro.conf.subcommand("generate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]

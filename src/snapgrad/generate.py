@@ -47,10 +47,7 @@ def generate(
     if cell.inputs != readout.classes:
         raise ValueError(f"`readout` must have as many classes as the cell has inputs, {cell.inputs}, got {readout}")
     symbols = _symbols(prompt, readout.classes)
-    arguments.positive_integer("length", length)
-    is_number = isinstance(temperature, numbers.Real) and not isinstance(temperature, bool)
-    if not is_number or not 0 <= float(temperature) < math.inf:
-        raise ValueError(f"`temperature` must be a finite number >= 0, got {arguments.shown(temperature)}")
+    check_sampling(length, temperature)
     if key is None and temperature > 0:
         raise ValueError("`key` must be a PRNG key, or None at temperature 0, got None")
     if key is not None:
@@ -60,6 +57,14 @@ def generate(
     keys = None if key is None or temperature == 0 else jax.random.split(key, len(xs))
     said = np.asarray(_sample(cell, readout, params, xs, keys, float(temperature)))[-length:]
     return said.astype(np.uint8).tobytes() if isinstance(prompt, bytes) else said
+
+
+def check_sampling(length: Any, temperature: Any) -> None:
+    """Refuses a length or a temperature that cannot be sampled with."""
+    arguments.positive_integer("length", length)
+    is_number = isinstance(temperature, numbers.Real) and not isinstance(temperature, bool)
+    if not is_number or not 0 <= float(temperature) < math.inf:
+        raise ValueError(f"`temperature` must be a finite number >= 0, got {arguments.shown(temperature)}")
 
 
 def _symbols(prompt: Any, classes: int) -> np.ndarray:

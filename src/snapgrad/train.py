@@ -62,6 +62,7 @@ class Progress(NamedTuple):
     finite: bool  # False: a loss or weight was not finite after the last update, and training stopped there
     seconds: float  # of training, without compilation
     churn: float = 0.0  # weights that were exchanged or pruned, as a share of those that existed
+    rewiring_seconds: float = 0.0  # of `seconds`, in which patterns changed
 
 
 class _Counts(NamedTuple):
@@ -182,6 +183,7 @@ class Trainer:
                 bool(counts.finite),
                 total.seconds + changed + time.perf_counter() - begun,
                 total.churn + churn,
+                total.rewiring_seconds + changed,
             )
             self._check_counts(counts, total.updates)
         return carry, total

@@ -91,17 +91,8 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training the same run, where the system can."""
-        with open(self.path / "lock", "w") as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # Windows
-                pass
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is training the run in {self.path}; a run must have one at a time"
-                ) from None
+        refusal = f"another process is training the run in {self.path}; a run must have one at a time"
+        with disk.locked(self.path / "lock", refusal):
             for path in (*self.path.glob(f".*{PART}"), *self._checkpoints.glob(f".*{PART}")):
                 path.unlink()  # a process that was killed has left it
             yield
@@ -168,6 +159,8 @@ class RunDirectory:
             try:
                 found = checkpoint.read(path)
             except NotWhole as why:
+                if not path.exists():  # a process that trains it has written newer ones
+                    return self.checkpoint()
                 skipped.append(f"{path.name} ({why})")
                 continue
             if skipped:
@@ -186,11 +179,6 @@ class RunDirectory:
         if self.metrics():
             raise ValueError(f"a run with records must have a checkpoint, got none in {self._checkpoints}")
         return None
-
-    def restore(self, like: Carry) -> tuple[Carry, Totals] | None:
-        """What the newest whole checkpoint holds, in the structure of `like`, or None if there is none yet."""
-        found = self.checkpoint()
-        return None if found is None else (found.carry(like), found.totals)
 
     def _check_unchanged(self, now: Record, begun: Record) -> None:
         """Refuses options that are not those of the checkpoint, but for those that change no weight."""

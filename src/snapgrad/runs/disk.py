@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,21 @@ def parse_json(text: bytes, required: Sequence[str], source: str) -> Record:
         if name not in found:
             raise ValueError(f"{source} must have {name!r}, got only {', '.join(found) or 'nothing'}: it is damaged")
     return found
+
+
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Holds a file that only one process at a time can hold, where the system can; refuses in these words."""
+    with open(path, "w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # Windows
+            pass
+        except BlockingIOError:
+            raise ValueError(refusal) from None
+        yield
 
 
 def named(error: OSError, path: Path) -> OSError:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from snapgrad.plasticity import density
 from snapgrad.runs import disk
@@ -22,6 +20,7 @@ from snapgrad.runs.checkpoint import Totals
 from snapgrad.runs.directory import RunDirectory, about
 from snapgrad.runs.disk import Record
 from snapgrad.runs.options import Options
+from snapgrad.runs.signals import stop_requests
 from snapgrad.tasks.base import Task
 from snapgrad.train import Carry
 
@@ -60,7 +59,8 @@ def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = 
         if found is not None:
             carry, totals = found.carry(carry), found.totals
             del found  # as large as the carry
-        with _resumable(run), _events(run, options, totals.tokens) as write_events, _signals() as asked:
+        stopping = stop_requests(_stop_after_the_slice)
+        with _resumable(run), _events(run, options, totals.tokens) as write_events, stopping as asked:
             run.forget_after(totals.tokens)
             run.reopen()
             if totals.tokens == 0:
@@ -171,26 +171,10 @@ def _check_same(run: RunDirectory, now: Record) -> None:
         warnings.warn(f"resumed with other versions, so the bits may differ: {', '.join(changed)}", stacklevel=3)
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM asks for a stop at the end of the slice; the second one ends the process at once."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        asked.append(number)
-        # Python cannot act while a slice runs; the system can.
-        signal.signal(number, signal.SIG_DFL)
-        print("\nstopping at the end of this slice; once more to stop at once", file=sys.stderr)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop_after_the_slice(number: int) -> None:
+    """The second signal ends the process at once: Python cannot act while a slice runs, the system can."""
+    signal.signal(number, signal.SIG_DFL)
+    print("\nstopping at the end of this slice; once more to stop at once", file=sys.stderr)
 
 
 @contextmanager
