@@ -200,7 +200,7 @@ DAMAGED = [  # a file, what is in it (None: a folder), the commands that read it
     ("metrics.jsonl", RECORD.replace("10", '"x"') + "\n", "resume report", "`updates` must be a number in line 1 of "),
     ("metrics.jsonl", RECORD.replace("20", "10") + "\n", "resume", "metrics.jsonl must have a record at 20 tokens"),
     ("metrics.jsonl", None, "resume report", "metrics.jsonl': is a directory"),
-    ("config.toml", "", "resume report", "`task` must be one of copy, chars in "),
+    ("config.toml", "", "resume report", "`task` must be one of copy, chars, "),
     ("config.toml", "task = [1]", "resume report", "config.toml, got [1]"),
     ("config.toml", 'task = "copy"', "resume report", "`cell` must be in "),
     ("config.toml", "task = ", "resume report", "`config` must be valid TOML, got '"),
