@@ -1,15 +1,20 @@
 # make test   sets up .venv and runs the test suite
+# make test-all   the same with every combination of its cases
 # make lint   sets up .venv and runs ruff and mypy
 # make sanitize   runs the tests of the native part under AddressSanitizer and UndefinedBehaviorSanitizer
 # make kill-test   kills a run a hundred times at random moments and resumes it, some minutes
+# make soak   two million samples through one learner: memory, latency, recompilation; some minutes
 # make demo   sets up .venv and shows a sparse GRU learn online, beside backpropagation
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint sanitize kill-test demo clean
+.PHONY: test test-all lint sanitize kill-test soak demo clean
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto
+
+test-all: .venv/ready
+	$(BIN)/python -m pytest -n auto -m ""
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -25,10 +30,13 @@ sanitize: .venv/ready
 	PYTHONPATH=build/sanitized:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/python -S -m pytest -n auto tests/test_native.py
+	  $(BIN)/python -S -m pytest -n auto -m "" tests/test_native.py
 
 kill-test: .venv/ready
 	$(BIN)/python tests/kills.py --kills 100
+
+soak: .venv/ready
+	$(BIN)/python benchmarks/soak.py
 
 demo: .venv/ready
 	$(BIN)/snapgrad demo

@@ -11,11 +11,11 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
   constexpr int N = kTile;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
-  const int64_t lambda_tile = call.room.lambda * N, dynamics_tile = call.room.dynamics * N, delta_tile = plan.states * N;
+  const int64_t lambda_tile = call.room * N, lanes = call.tiles * N;
   T* const lambda = static_cast<T*>(call.lambda) + first_tile * lambda_tile;
-  const T* const dynamics = static_cast<const T*>(call.dynamics) + first_tile * dynamics_tile;
-  const T* const delta = static_cast<const T*>(call.delta) + first_tile * delta_tile;
-  T* const credit = static_cast<T*>(call.credit) + first_tile * plan.entries * N;
+  const T* const dynamics = static_cast<const T*>(call.dynamics) + first_tile * N;
+  const T* const delta = static_cast<const T*>(call.delta) + first_tile * N;
+  T* const credit = static_cast<T*>(call.credit) + first_tile * N;
   const int64_t first = plan.blocks[group.first_block].credit_at;
 
   for (int32_t b = group.first_block; b < group.end_block; ++b) {
@@ -25,18 +25,16 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
     T* const to = later + (block.credit_at - first) * K * N;
     for (int64_t row = 0; row < rows; ++row) {
       const T* const before = lambda + (block.credit_at + row) * N;
-      const T* const own = delta + static_cast<int64_t>(net.rows[row]) * N;
+      const T* const own = delta + net.rows[row] * lanes;
       SNAPGRAD_UNROLL for (int k = 0; k < K; ++k) {
-        const V sum = load<T, N>(before + k * lambda_tile) + load<T, N>(own + k * delta_tile);
+        const V sum = load<T, N>(before + k * lambda_tile) + load<T, N>(own + k * N);
         store<T, N>(to + (row * K + k) * N, sum);
       }
     }
     for (int32_t e = 0; e < block.entries; ++e) {
       const ImmediateRow immediate = plan.immediate_rows[block.entry_at + e];
-      T* const at = credit + static_cast<int64_t>(block.entry_at + immediate.nth) * N;
-      for (int k = 0; k < K; ++k) {
-        store<T, N>(at + k * plan.entries * N, load<T, N>(to + (immediate.row * K + k) * N));
-      }
+      T* const at = credit + (block.entry_at + immediate.nth) * lanes;
+      for (int k = 0; k < K; ++k) store<T, N>(at + k * N, load<T, N>(to + (immediate.row * K + k) * N));
     }
   }
   for (int64_t i = group.first_row; i < group.end_row; ++i) {
@@ -49,10 +47,10 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
       SNAPGRAD_UNROLL for (int k = 0; k < K; ++k) sum[n][k] = V{};
     }
     const auto add = [&](V* to, const Term& term) {
-      const T* const d = dynamics + static_cast<size_t>(term.entry) * N;
+      const T* const d = dynamics + term.entry * lanes;
       const T* const row = from + static_cast<size_t>(term.row) * (K * N);
       SNAPGRAD_UNROLL for (int k = 0; k < K; ++k) {
-        to[k] += load<T, N>(d + k * dynamics_tile) * load<T, N>(row + k * N);
+        to[k] += load<T, N>(d + k * N) * load<T, N>(row + k * N);
       }
     };
     const Term* term = at.begin;

@@ -75,15 +75,20 @@ Registry& registry() {
 struct Held {
   static ffi::TypeId id;
   std::shared_ptr<Place> place;
+  std::shared_ptr<Place> products;  // where a program needs a second plan
 };
 ffi::TypeId Held::id = {};
 const ffi::TypeInfo held_info = ffi::MakeTypeInfo<Held>();
 
-ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan) {
-  auto held = std::make_unique<Held>(Held{registry().find(plan)});
-  if (held->place == nullptr) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(plan) +
-                                                       " is not known in this process"));
+ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::string_view products = {}) {
+  auto held = std::make_unique<Held>();
+  for (const auto& [place, name] : {std::pair{&held->place, plan}, {&held->products, products}}) {
+    if (name.empty()) continue;
+    *place = registry().find(name);
+    if (*place == nullptr) {
+      return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(name) +
+                                                         " is not known in this process"));
+    }
   }
   return held;
 }
@@ -148,11 +153,11 @@ std::shared_ptr<const P> plan_in(const Place& place) {
   return plan;
 }
 
-// Entries a lane of a buffer [..., tiles, n, tile]: as many as the plan asks for, or more.
+// Entries a lane of a buffer [..., n, lanes]: as many as the plan asks for, or more.
 int64_t room_for(const char* name, const ffi::AnyBuffer& buffer, int64_t needed) {
   const int64_t room = dimension(name, buffer, 2);
   if (room < needed) {
-    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., n, tile] with n >= " + std::to_string(needed) +
+    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., n, lanes] with n >= " + std::to_string(needed) +
                    ", got " + text(buffer.dimensions()));
   }
   return room;
@@ -196,7 +201,7 @@ void carry_over(ffi::AnyBuffer& from, ffi::AnyBuffer& to) {
 
 using Out = ffi::Result<ffi::AnyBuffer>;
 
-// Values of a batch are [..., tiles, n, tile].
+// J and Lambda are [..., tiles, n, tile].
 struct Tiles {
   int64_t count, size;
 };
@@ -209,54 +214,44 @@ Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
   return tiles;
 }
 
-ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer old,
-                          ffi::AnyBuffer dynamics, ffi::AnyBuffer immediate, ffi::AnyBuffer delta, ffi::AnyBuffer noise,
-                          Out influence, Out gradient) {
+ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, std::string_view, ffi::AnyBuffer old,
+                          ffi::AnyBuffer dynamics, ffi::AnyBuffer left, ffi::AnyBuffer right, ffi::AnyBuffer delta,
+                          ffi::AnyBuffer noise, ffi::AnyBuffer fresh, Out influence, Out gradient) {
   return guarded([&] {
     const auto held_plan = plan_in<BlocksPlan>(*held->place);
+    const auto held_products = plan_in<SumsPlan>(*held->products);
     const BlocksPlan& plan = *held_plan;
+    const SumsPlan& products = *held_products;
+    if (!products.is_product || products.sums != plan.immediate) {
+      throw Mismatch("snapgrad: `products` must name one product for every entry of I");
+    }
     const ffi::DataType type = dynamics.element_type(), stored = influence->element_type();
     const Type kind = arithmetic(type);
     const bool half = stored == ffi::DataType::BF16 && kind == Type::kFloat32;
-    const auto [tiles, tile] = tiles_of("dynamics", dynamics);
-    const InfluenceStep::Room room{room_for("influence", *influence, plan.kept),
-                                   room_for("dynamics", dynamics, plan.dynamics),
-                                   room_for("immediate", immediate, plan.immediate)};
-    const int64_t outer = check("influence", *influence, half ? stored : type, {tiles, room.influence, tile});
-    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, room.dynamics, tile}), outer);
-    check_equal("immediate", check("immediate", immediate, type, {tiles, room.immediate, tile}), outer);
-    check_equal("delta", check("delta", delta, type, {tiles, plan.states, tile}), outer);
-    const int64_t words = half ? kNoiseWords : 0;
-    check_equal("noise", check("noise", noise, ffi::DataType::U32, {tiles, words, tile}), outer);
+    const auto [tiles, tile] = tiles_of("influence", *influence);
+    const int64_t lanes = tiles * tile, words = half ? kNoiseWords : 0;
+    const int64_t room = room_for("influence", *influence, plan.kept);
+    const int64_t entries = room_for("dynamics", dynamics, plan.dynamics);
+    const int64_t outer = check("influence", *influence, half ? stored : type, {tiles, room, tile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {entries, lanes}), outer);
+    check_equal("left", check("left", left, type, {products.left, lanes}), outer);
+    check_equal("right", check("right", right, type, {products.right, lanes}), outer);
+    check_equal("delta", check("delta", delta, type, {plan.states, lanes}), outer);
+    check_equal("noise", check("noise", noise, ffi::DataType::U32, {words, lanes}), outer);
+    check_equal("fresh", check("fresh", fresh, ffi::DataType::PRED, {lanes}), outer);
     check_equal("gradient", check("gradient", *gradient, type, {plan.params}), outer);
     carry_over(old, *influence);
     XlaPool pool(threads);
-    const int64_t batch = tiles * tile;
     for (int64_t i = 0; i < outer; ++i) {
       kernels().influence_step(kind, half ? Type::kBfloat16 : kind,
-                               {plan, tiles, tile, room, nth(*influence, i, batch * room.influence),
-                                nth(dynamics, i, batch * room.dynamics), nth(immediate, i, batch * room.immediate),
-                                nth(delta, i, batch * plan.states),
-                                static_cast<const uint32_t*>(noise.untyped_data()) + i * batch * words,
+                               {plan, products, tiles, tile, room, nth(*influence, i, room * lanes),
+                                nth(dynamics, i, entries * lanes), nth(left, i, products.left * lanes),
+                                nth(right, i, products.right * lanes), nth(delta, i, plan.states * lanes),
+                                static_cast<const uint32_t*>(noise.untyped_data()) + i * words * lanes,
+                                static_cast<const bool*>(fresh.untyped_data()) + i * lanes,
                                 nth(*gradient, i, plan.params)},
                                pool);
     }
-  });
-}
-
-ffi::Error forget(ffi::ThreadPool threads, ffi::AnyBuffer old, ffi::AnyBuffer where, Out influence) {
-  return guarded([&] {
-    const auto [tiles, tile] = tiles_of("influence", *influence);
-    const int64_t kept = dimension("influence", *influence, 2);
-    const auto bytes = static_cast<int64_t>(ffi::ByteWidth(influence->element_type()));
-    if (bytes != 2 && bytes != 4 && bytes != 8) throw Mismatch("snapgrad: `influence` must hold floats");
-    const int64_t outer = check("influence", *influence, influence->element_type(), {tiles, kept, tile});
-    check_equal("where", check("where", where, ffi::DataType::PRED, {tiles, tile}), outer);
-    carry_over(old, *influence);
-    XlaPool pool(threads);
-    kernels().forget({outer * tiles, tile, kept, bytes, static_cast<const bool*>(where.untyped_data()),
-                      influence->untyped_data()},
-                     pool);
   });
 }
 
@@ -267,19 +262,19 @@ ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ff
     const BlocksPlan& plan = *held_plan;
     const ffi::DataType type = dynamics.element_type();
     const Type kind = arithmetic(type);
-    const int64_t tiles = dimension("dynamics", dynamics, 3), batch = tiles * kTile;
-    const CreditStep::Room room{room_for("lambda", *lambda, plan.credits),
-                                room_for("dynamics", dynamics, plan.dynamics)};
-    const int64_t outer = check("lambda", *lambda, type, {tiles, room.lambda, kTile});
-    check_equal("dynamics", check("dynamics", dynamics, type, {tiles, room.dynamics, kTile}), outer);
-    check_equal("delta", check("delta", delta, type, {tiles, plan.states, kTile}), outer);
-    check_equal("credit", check("credit", *credit, type, {tiles, plan.entries, kTile}), outer);
+    const int64_t tiles = dimension("lambda", *lambda, 3), lanes = tiles * kTile;
+    const int64_t room = room_for("lambda", *lambda, plan.credits);
+    const int64_t entries = room_for("dynamics", dynamics, plan.dynamics);
+    const int64_t outer = check("lambda", *lambda, type, {tiles, room, kTile});
+    check_equal("dynamics", check("dynamics", dynamics, type, {entries, lanes}), outer);
+    check_equal("delta", check("delta", delta, type, {plan.states, lanes}), outer);
+    check_equal("credit", check("credit", *credit, type, {plan.entries, lanes}), outer);
     carry_over(later, *lambda);
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer; ++i) {
       kernels().credit_step(kind,
-                            {plan, tiles, room, nth(*lambda, i, room.lambda * batch),
-                             nth(dynamics, i, room.dynamics * batch), nth(delta, i, plan.states * batch), nth(*credit, i, plan.entries * batch)},
+                            {plan, tiles, room, nth(*lambda, i, room * lanes), nth(dynamics, i, entries * lanes),
+                             nth(delta, i, plan.states * lanes), nth(*credit, i, plan.entries * lanes)},
                             pool);
     }
   });
@@ -328,24 +323,27 @@ ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyB
     const SumsPlan& plan = *held_plan;
     const ffi::DataType type = left.element_type();
     const Type kind = arithmetic(type);
-    const auto [tiles, tile] = tiles_of("left", left);
-    const int64_t outer = check("left", left, type, {tiles, plan.left, tile});
-    const bool shared = dimension("right", right, 3) == 1 && dimension("right", right, 1) == 1;  // by all lanes
-    const Tiles of_right = shared ? Tiles{1, 1} : Tiles{tiles, tile};
-    check_equal("right", check("right", right, type, {of_right.count, plan.right, of_right.size}), outer);
+    const int64_t lanes = dimension("left", left, 1);
+    const int64_t outer = check("left", left, type, {plan.left, lanes});
+    const bool shared = dimension("right", right, 1) == 1;  // by all lanes
+    const int64_t of_right = shared ? 1 : lanes;
+    check_equal("right", check("right", right, type, {plan.right, of_right}), outer);
     const int64_t room = room_for("out", *out, plan.sums);
-    check_equal("out", check("out", *out, type, {tiles, room, tile}), outer);
+    check_equal("out", check("out", *out, type, {room, lanes}), outer);
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer; ++i) {
       kernels().sums(kind,
-                     {plan, tiles, tile, shared, room, nth(left, i, tiles * plan.left * tile),
-                      nth(right, i, of_right.count * plan.right * of_right.size), nth(*out, i, tiles * room * tile)},
+                     {plan, lanes, shared, room, nth(left, i, plan.left * lanes), nth(right, i, plan.right * of_right),
+                      nth(*out, i, room * lanes)},
                      pool);
     }
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kInstantiate, instantiate, ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
+XLA_FFI_DEFINE_HANDLER(kInstantiate, [](std::string_view plan) { return instantiate(plan); },
+                       ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
+XLA_FFI_DEFINE_HANDLER(kInstantiateInfluence, instantiate,
+                       ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan").Attr<std::string_view>("products"));
 XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { return instantiate(plan); },
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan").Attr<bool>("transposed"));
 #define SNAPGRAD_BIND()                    \
@@ -355,8 +353,17 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { re
       .Attr<std::string_view>("plan")
 using Any = ffi::AnyBuffer;
 XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
-                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
-XLA_FFI_DEFINE_HANDLER(kForget, forget, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Arg<Any>().Ret<Any>());
+                       SNAPGRAD_BIND()
+                           .Attr<std::string_view>("products")
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Ret<Any>()
+                           .Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kProduct, product,
                        SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
@@ -442,8 +449,7 @@ NB_MODULE(_native, m) {
   });
   m.def("targets", [] {
     nb::dict out;
-    out["snapgrad_influence_step"] = stages(kInfluenceStep, kInstantiate);
-    out["snapgrad_forget"] = stages(kForget);
+    out["snapgrad_influence_step"] = stages(kInfluenceStep, kInstantiateInfluence);
     out["snapgrad_credit_step"] = stages(kCreditStep, kInstantiate);
     out["snapgrad_product"] = stages(kProduct, kInstantiateProduct);
     out["snapgrad_sampled_product"] = stages(kSampledProduct, kInstantiate);

@@ -6,20 +6,30 @@
 // multiplied into the gradient and written back. So J is read once and written once, in order. What is not arithmetic,
 // such as following the pattern, is done once for a tile of lanes.
 
+// The values of one tile of lanes.
+template <class T, class S>
+struct TileValues {
+  S* influence;
+  const T *left, *right, *delta;
+  const uint32_t *word, *turn;  // what rounding is drawn from, where S is rounded
+  const BitsOf<T>* past;        // ones in the lanes that have one
+};
+
 template <class T, class S, int C>
-void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics,
-                     const uint32_t* old_at, int64_t stride, const T* immediate, const T* delta,
-                     const uint32_t* noise, T* old_rows, T* gradient) {
+void influence_lanes(const InfluenceStep& call, const Strip& strip, const TileValues<T, S>& at, const T* dynamics,
+                     const uint32_t* old_at, int64_t stride, T* old_rows, T* gradient) {
   constexpr int N = kTile;
   using V = Vector<T, N>;
+  const BlocksPlan& plan = call.plan;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
-  const int64_t rows = static_cast<int64_t>(net.rows.size());
-  S* J = influence + (block.influence_at + rows * strip.first) * N;
+  const int64_t rows = static_cast<int64_t>(net.rows.size()), lanes = call.tiles * N;
+  S* J = at.influence + (block.influence_at + rows * strip.first) * N;
 
+  const auto has_past = load<BitsOf<T>, N>(at.past);
   for (int64_t row = 0; row < rows; ++row) {
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
-      store<T, N>(old_rows + row * stride + c * N, load<T, N>(J + (row * C + c) * N));
+      store<T, N>(old_rows + row * stride + c * N, only<T, N>(has_past, load<T, N>(J + (row * C + c) * N)));
     }
   }
   V g[C];
@@ -34,8 +44,8 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
   Vector<uint32_t, N> word{}, turn{};
   uint32_t column_places[C] = {};
   if constexpr (kIsRounded<S>) {
-    word = load<uint32_t, N>(noise);
-    turn = load<uint32_t, N>(noise + N);
+    word = load<uint32_t, N>(at.word);
+    turn = load<uint32_t, N>(at.turn);
     const int32_t* const param = plan.column_param.data() + block.column_at + strip.first;
     for (int c = 0; c < C; ++c) column_places[c] = static_cast<uint32_t>(param[c]) * kGolden;
   }
@@ -49,13 +59,15 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
       SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += d * load<T, N>(old + c * N);
     }
     if (row == next_row) {
-      const T* const values =
-          immediate + (block.immediate_at + static_cast<int64_t>(next->nth) * block.width + strip.first) * N;
-      SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += load<T, N>(values + c * N);
+      const Term* const factors = call.products.terms.data() + block.immediate_at +
+                                  static_cast<int64_t>(next->nth) * block.width + strip.first;
+      SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
+        sum[c] += load<T, N>(at.left + factors[c].entry * lanes) * load<T, N>(at.right + factors[c].row * lanes);
+      }
       ++next;
       next_row = next != end_immediate ? next->row : -1;
     }
-    const V weight = load<T, N>(delta + static_cast<int64_t>(states[row]) * N);
+    const V weight = load<T, N>(at.delta + states[row] * lanes);
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
       g[c] += weight * sum[c];
       if constexpr (kIsRounded<S>) {
@@ -72,6 +84,44 @@ void influence_lanes(const BlocksPlan& plan, const Strip& strip, S* influence, c
   SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) store<T, N>(gradient + c * N, g[c]);
 }
 
+// Columns [first, end) of a block of one row, as in SnAp-1 where a unit has one state: nothing has to be copied, and all
+// tiles are worked on before the next column, to follow the pattern once.
+template <class T, class S>
+void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T>* past, int first, int end) {
+  constexpr int N = kTile;
+  using V = Vector<T, N>;
+  const BlocksPlan& plan = call.plan;
+  const Subnetwork& net = plan.subnetworks[block.subnetwork];
+  const int64_t lanes = call.tiles * N;
+  const bool has_immediate = block.entries > 0;
+  const T* const dynamics =
+      net.terms.empty() ? nullptr : static_cast<const T*>(call.dynamics) + net.terms[0].entry * lanes;
+  const T* const delta = static_cast<const T*>(call.delta) + net.rows[0] * lanes;
+  const Term* const factors = call.products.terms.data() + block.immediate_at;
+  const int32_t* const param = plan.column_param.data() + block.column_at;
+  for (int c = first; c < end; ++c) {
+    S* J = static_cast<S*>(call.influence) + (block.influence_at + c) * N;
+    const T* const left = static_cast<const T*>(call.left) + (has_immediate ? factors[c].entry * lanes : 0);
+    const T* const right = static_cast<const T*>(call.right) + (has_immediate ? factors[c].row * lanes : 0);
+    V g{};
+    for (int64_t lane = 0; lane < lanes; lane += N, J += call.room * N) {
+      V sum{};
+      if (dynamics) sum = load<T, N>(dynamics + lane) * only<T, N>(load<BitsOf<T>, N>(past + lane), load<T, N>(J));
+      if (has_immediate) sum += load<T, N>(left + lane) * load<T, N>(right + lane);
+      g += load<T, N>(delta + lane) * sum;
+      if constexpr (kIsRounded<S>) {
+        const uint32_t place = row_place(plan, net.rows[0]) + static_cast<uint32_t>(param[c]) * kGolden;
+        store_rounded<N>(J, sum, load<uint32_t, N>(call.noise + lane) ^ place, load<uint32_t, N>(call.noise + lanes + lane));
+      } else {
+        store<T, N>(J, sum);
+      }
+    }
+    T total = 0;
+    for (int i = 0; i < N; ++i) total += g[i];
+    static_cast<T*>(call.gradient)[param[c]] = total;
+  }
+}
+
 template <int C, class Run>
 inline void with_columns(int columns, Run&& run) {
   if constexpr (C > 1) {
@@ -86,6 +136,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
   const BlocksPlan& plan = call.plan;
   const Strips& strips = plan.lane_strips;
   const auto count = static_cast<int64_t>(strips.all.size());
+  const int64_t lanes = call.tiles * N;
   T* const out = static_cast<T*>(call.gradient);
 
   // A task is a run of consecutive strips; a strip's gradient is summed in the order of the lanes, and no two tasks write
@@ -96,11 +147,17 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
     Scratch<T> old_rows(plan.most_rows * kAccumulators * N), in_order(plan.most_terms * N);
     Scratch<T> gradients(plan.most_columns * N);
     Scratch<uint32_t> old_at(plan.most_terms);
+    Scratch<BitsOf<T>> past(lanes);
+    for (int64_t i = 0; i < lanes; ++i) past.data[i] = call.fresh[i] ? 0 : ~BitsOf<T>{0};
     for (int64_t s = range.begin, end; s < range.end; s = end) {
       const int32_t number = strips.all[s].block;
       for (end = s; end < range.end && strips.all[end].block == number;) ++end;
       const Block& block = plan.blocks[number];
       const Subnetwork& net = plan.subnetworks[block.subnetwork];
+      if (net.rows.size() == 1) {
+        influence_row<T, S>(call, block, past.data, strips.all[s].first, strips.all[end - 1].first + strips.all[end - 1].width);
+        continue;
+      }
       __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(block.width) * N);
       int64_t stride = 0;
       for (int64_t i = s; i < end; ++i) stride = strips.all[i].width * N > stride ? strips.all[i].width * N : stride;
@@ -108,23 +165,26 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
         old_at.data[t] = net.terms[t].row * static_cast<uint32_t>(stride);
       }
       for (int64_t tile = 0; tile < call.tiles; ++tile) {
-        S* const influence = static_cast<S*>(call.influence) + tile * call.room.influence * N;
-        const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * call.room.dynamics * N;
-        const T* const immediate = static_cast<const T*>(call.immediate) + tile * call.room.immediate * N;
-        const T* const delta = static_cast<const T*>(call.delta) + tile * plan.states * N;
-        const uint32_t* const noise = kIsRounded<S> ? call.noise + tile * kNoiseWords * N : nullptr;
+        const auto of_tile = [&](const void* values) { return static_cast<const T*>(values) + tile * N; };
+        TileValues<T, S> at{static_cast<S*>(call.influence) + tile * call.room * N,
+                            of_tile(call.left), of_tile(call.right), of_tile(call.delta), nullptr, nullptr,
+                            past.data + tile * N};
+        if constexpr (kIsRounded<S>) {
+          at.word = call.noise + tile * N;
+          at.turn = at.word + lanes;
+        }
         // D in the order in which every strip of the block will use it.
+        const T* const dynamics = of_tile(call.dynamics);
         T* to = in_order.data;
         for (const Term& term : net.terms) {
-          store<T, N>(to, load<T, N>(dynamics + static_cast<size_t>(term.entry) * N));
+          store<T, N>(to, load<T, N>(dynamics + term.entry * lanes));
           to += N;
         }
         for (int64_t i = s; i < end; ++i) {
           const Strip& strip = strips.all[i];
           with_columns<kAccumulators>(strip.width, [&](auto columns) {
-            influence_lanes<T, S, decltype(columns)::value>(plan, strip, influence, in_order.data, old_at.data,
-                                                            stride, immediate, delta, noise, old_rows.data,
-                                                            gradients.data + strip.first * N);
+            influence_lanes<T, S, decltype(columns)::value>(call, strip, at, in_order.data, old_at.data, stride,
+                                                            old_rows.data, gradients.data + strip.first * N);
           });
         }
       }
@@ -143,27 +203,4 @@ void influence_step(const InfluenceStep& call, Pool& pool) {
   __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
   if (call.plan.blocks.empty()) return;
   call.tile == kTile ? influence_step_lanes<T, S>(call, pool) : influence_step_columns<T, S>(call, pool);
-}
-
-template <class Bits>
-void forget_lanes(const Forget& call, Pool& pool) {
-  constexpr int64_t kPart = 1 << 16;
-  const int64_t parts = (call.kept + kPart - 1) / kPart;
-  parallel_for(pool, call.tiles * parts, [&](int64_t task) {
-    const bool* const where = call.where + task / parts * call.tile;
-    bool any = false;
-    for (int64_t i = 0; i < call.tile; ++i) any |= where[i];
-    if (!any) return;
-    Bits* const J = static_cast<Bits*>(call.influence) + task / parts * call.kept * call.tile;
-    const int64_t begin = task % parts * kPart, end = begin + kPart < call.kept ? begin + kPart : call.kept;
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t i = 0; i < call.tile; ++i) J[n * call.tile + i] = where[i] ? Bits(0) : J[n * call.tile + i];
-    }
-  });
-}
-
-void forget(const Forget& call, Pool& pool) {
-  if (call.element_bytes == 2) return forget_lanes<uint16_t>(call, pool);
-  if (call.element_bytes == 4) return forget_lanes<uint32_t>(call, pool);
-  forget_lanes<uint64_t>(call, pool);
 }

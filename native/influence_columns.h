@@ -6,20 +6,25 @@
 // the gradient and written back. So J is read once and written once, and every value of D is used for a whole strip.
 
 template <class T, class S, int N, int R>
-void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence, const T* dynamics, const T* immediate,
-                       const T* delta, const uint32_t* noise, T* old_rows, T* gradient) {
+void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& strip, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
   using V32 = Vector<uint32_t, N>;
+  const BlocksPlan& plan = call.plan;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
-  const int64_t rows = static_cast<int64_t>(net.rows.size()), stride = block.width;
-  S* const J = influence + block.influence_at + strip.first;
+  const int64_t rows = static_cast<int64_t>(net.rows.size()), stride = block.width, lanes = call.tiles;
+  S* const J = static_cast<S*>(call.influence) + lane * call.room + block.influence_at + strip.first;
+  const T* const dynamics = static_cast<const T*>(call.dynamics) + lane;
+  const T* const left = static_cast<const T*>(call.left) + lane;
+  const T* const right = static_cast<const T*>(call.right) + lane;
+  const T* const delta = static_cast<const T*>(call.delta) + lane;
+  const bool fresh = call.fresh[lane];
   const int last = strip.width - N;  // the last vector ends with the strip
   const auto at = [last](int j) { return j < R - 1 ? j * N : last; };
 
   for (int64_t row = 0; row < rows; ++row) {
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
-      store<T, N>(old_rows + (row * R + j) * N, load<T, N>(J + row * stride + at(j)));
+      store<T, N>(old_rows + (row * R + j) * N, fresh ? V{} : load<T, N>(J + row * stride + at(j)));
     }
   }
   V g[R];
@@ -31,23 +36,31 @@ void influence_columns(const BlocksPlan& plan, const Strip& strip, S* influence,
     V sum[R];
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] = V{};
     for (const Term* const end = net.terms.data() + net.starts[row + 1]; term < end; ++term) {
-      const T d = dynamics[term->entry];
+      const T d = dynamics[term->entry * lanes];
       const T* const old = old_rows + static_cast<size_t>(term->row) * (R * N);
       SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += d * load<T, N>(old + j * N);
     }
     if (next != end_immediate && next->row == row) {
-      const T* const from = immediate + block.immediate_at + next->nth * stride + strip.first;
-      SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(from + at(j));
+      const int64_t first = block.immediate_at + next->nth * stride + strip.first;
+      const Term* const factors = call.products.terms.data() + first;
+      if (lanes == 1 && call.products.together[first] >= static_cast<uint32_t>(strip.width)) {
+        const T factor = left[factors->entry];  // of a whole strip, as on a dense network
+        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += factor * load<T, N>(right + factors->row + at(j));
+      } else {
+        T values[R * N];
+        for (int c = 0; c < strip.width; ++c) values[c] = left[factors[c].entry * lanes] * right[factors[c].row * lanes];
+        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
+      }
       ++next;
     }
-    const T weight = delta[net.rows[row]];
+    const T weight = delta[net.rows[row] * lanes];
     SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) {
       g[j] += weight * sum[j];
       if constexpr (kIsRounded<S>) {
         const int32_t* const param = plan.column_param.data() + block.column_at + strip.first + at(j);
         const V32 params = load<uint32_t, N>(reinterpret_cast<const uint32_t*>(param));
         const V32 places = row_place(plan, net.rows[row]) + params * kGolden;
-        store_rounded<N>(J + row * stride + at(j), sum[j], noise[0] ^ places, noise[1] + V32{});
+        store_rounded<N>(J + row * stride + at(j), sum[j], call.noise[lane] ^ places, call.noise[lanes + lane] + V32{});
       } else {
         store<T, N>(J + row * stride + at(j), sum[j]);
       }
@@ -73,16 +86,10 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
     Scratch<T> old_rows(plan.most_rows * kSlots), gradients(slots);
     __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(slots));
     for (int64_t lane = 0; lane < call.tiles; ++lane) {
-      S* const influence = static_cast<S*>(call.influence) + lane * call.room.influence;
-      const T* const dynamics = static_cast<const T*>(call.dynamics) + lane * call.room.dynamics;
-      const T* const immediate = static_cast<const T*>(call.immediate) + lane * call.room.immediate;
-      const T* const delta = static_cast<const T*>(call.delta) + lane * plan.states;
-      const uint32_t* const noise = kIsRounded<S> ? call.noise + lane * kNoiseWords : nullptr;
       for (int64_t s = range.begin; s < range.end; ++s) {
         T* const gradient = gradients.data + (s - range.begin) * kSlots;
         with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
-          influence_columns<T, S, decltype(n)::value, decltype(r)::value>(plan, strips.all[s], influence, dynamics,
-                                                                         immediate, delta, noise, old_rows.data,
+          influence_columns<T, S, decltype(n)::value, decltype(r)::value>(call, lane, strips.all[s], old_rows.data,
                                                                          gradient);
         });
       }

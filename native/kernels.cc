@@ -34,7 +34,6 @@ const Kernels kernels = {
     SNAPGRAD_TARGET_NAME,
     SNAPGRAD_VECTOR_BYTES,
     run_influence_step,
-    forget,
     run<CreditStep, credit_step<float>, credit_step<double>>,
     run<Product, product<float>, product<double>>,
     run<SampledProduct, sampled_product<float>, sampled_product<double>>,

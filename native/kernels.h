@@ -13,44 +13,36 @@ enum class Type { kFloat32, kFloat64, kBfloat16 };
 // What the rounding of J is drawn from, for each lane: a word and a turn (rounding.h).
 constexpr int64_t kNoiseWords = 2;
 
+// Values of a batch are [n, lanes]. What a kernel keeps for itself, J and Lambda, is cut into tiles of lanes.
+//
 // Buffers whose size goes with the pattern may be longer than the plan asks for: they have room for another plan. Then
 // `room` says how many entries a lane has of each; the rest is not used.
 
-// J <- D J + I on every block, in place; g <- sum over lanes of delta . J.
+// J <- D J + I on every block, in place, and J <- I in fresh lanes; g <- sum over lanes of delta . J.
 struct InfluenceStep {
-  struct Room {
-    int64_t influence, dynamics, immediate;
-  };
   const BlocksPlan& plan;
+  const SumsPlan& products;  // I, group by group, each [E, P]: the one product that every entry is
   int64_t tiles, tile;    // tile is kTile, and J stored strip by strip, each [R, columns, kTile]; or 1, and each [R, P]
-  Room room;              // at least plan.kept, plan.dynamics, plan.immediate
+  int64_t room;           // entries of J in a lane, at least plan.kept
   void* influence;        // [tiles, room, tile], of type `storage`
-  const void* dynamics;   // [tiles, room, tile]
-  const void* immediate;  // [tiles, room, tile]: group by group, each [E, P]
-  const void* delta;      // [tiles, states, tile]
-  const uint32_t* noise;  // [tiles, kNoiseWords, tile] where J is stored in bfloat16
+  const void* dynamics;   // [plan.dynamics or more, lanes]
+  const void* left;       // [products.left, lanes]
+  const void* right;      // [products.right, lanes]
+  const void* delta;      // [states, lanes]
+  const uint32_t* noise;  // [kNoiseWords, lanes] where J is stored in bfloat16
+  const bool* fresh;      // [lanes] in which J has no past, whatever stands there
   void* gradient;         // [params]
-};
-
-// J <- 0 in some lanes.
-struct Forget {
-  int64_t tiles, tile, kept, element_bytes;
-  const bool* where;  // [tiles, tile]
-  void* influence;    // [tiles, kept, tile]
 };
 
 // Lambda <- Lambda + delta; credit <- Lambda at the immediate rows; Lambda <- D^T Lambda, in place.
 struct CreditStep {
-  struct Room {
-    int64_t lambda, dynamics;
-  };
   const BlocksPlan& plan;
   int64_t tiles;
-  Room room;             // at least plan.credits, plan.dynamics
+  int64_t room;          // entries of Lambda in a lane, at least plan.credits
   void* lambda;          // [tiles, room, kTile]
-  const void* dynamics;  // [tiles, room, kTile], column by column
-  const void* delta;     // [tiles, states, kTile]
-  void* credit;          // [tiles, entries, kTile]
+  const void* dynamics;  // [plan.dynamics or more, lanes], column by column
+  const void* delta;     // [states, lanes]
+  void* credit;          // [entries, lanes]
 };
 
 // out <- W x, or W^T x.
@@ -75,19 +67,18 @@ struct SampledProduct {
 // out <- sums of products of gathered elements.
 struct Sums {
   const SumsPlan& plan;
-  int64_t tiles, tile;  // tile is kTile or 1
+  int64_t lanes;
   bool right_is_shared;
   int64_t room;       // at least plan.sums; sums without a term are zero
-  const void* left;   // [tiles, left, tile]
-  const void* right;  // [tiles, right, tile], or [right] for all lanes
-  void* out;          // [tiles, room, tile]
+  const void* left;   // [left, lanes]
+  const void* right;  // [right, lanes], or [right] for all lanes
+  void* out;          // [room, lanes]
 };
 
 struct Kernels {
   const char* name;
   int vector_bytes;
   void (*influence_step)(Type arithmetic, Type storage, const InfluenceStep&, Pool&);
-  void (*forget)(const Forget&, Pool&);
   void (*credit_step)(Type, const CreditStep&, Pool&);
   void (*product)(Type, const Product&, Pool&);
   void (*sampled_product)(Type, const SampledProduct&, Pool&);

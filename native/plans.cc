@@ -12,7 +12,6 @@ namespace {
 
 constexpr int64_t kNearestCache = 26 << 10;  // bytes of a first-level cache that a kernel may count on
 constexpr int64_t kCreditBytes = 64;          // a row of Lambda in the credit step: two tiles of floats
-constexpr size_t kLongRun = 8;                // sums in a run, on average, for runs to pay
 constexpr int64_t kManyTerms = 16;            // a row, for sharing D to pay
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
 
@@ -289,20 +288,12 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
   for (int64_t i = 0; i < left_of.size; ++i) {
     terms.push_back({static_cast<uint32_t>(left_of[i]), static_cast<uint32_t>(right_of[i])});
   }
-  find_runs();
-}
-
-void SumsPlan::find_runs() {
-  for (int64_t i = 0; i < sums; ++i) {
-    if (starts[i + 1] != starts[i] + 1) return runs.clear();
-    const Term& term = terms[i];
-    if (!runs.empty() && runs.back().entry == term.entry && runs.back().row + runs.back().count == term.row) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({static_cast<uint32_t>(i), 1, term.entry, term.row});
-    }
+  for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
+  if (!is_product) return;
+  together.assign(terms.size(), 1);
+  for (int64_t i = sums - 2; i >= 0; --i) {
+    if (terms[i].entry == terms[i + 1].entry && terms[i].row + 1 == terms[i + 1].row) together[i] = together[i + 1] + 1;
   }
-  if (terms.size() < kLongRun * runs.size()) runs.clear();
 }
 
 }  // namespace snapgrad

@@ -128,22 +128,15 @@ struct MatrixPlan : Plan {
   MatrixPlan(int64_t cols, Rows pattern);
 };
 
-// Sums of one term each that follow each other: out[first + n] = left[entry] * right[row + n] for n below `count`.
-struct Run {
-  uint32_t first, count, entry, row;
-};
-
 // out[i] = sum over the terms of i of left[term.left] * right[term.right].
 struct SumsPlan : Plan {
   int64_t left, right, sums;
+  bool is_product = true;          // every sum has one term
+  std::vector<uint32_t> together;  // of products: how many from each on have the same left factor, and right ones in order
   std::vector<uint32_t> starts;
   std::vector<Term> terms;  // {left, right}
-  std::vector<Run> runs;    // all sums, where these are long enough to pay, as those of I of a dense network are
 
   SumsPlan(int64_t left, int64_t right, Indices starts, Indices left_of, Indices right_of);
-
- private:
-  void find_runs();
 };
 
 }  // namespace snapgrad

@@ -38,6 +38,19 @@ inline void store(T* to, Vector<T, N> v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+// `v` where `bits` are all ones, zero where they are all zeros: whatever stands there, infinities and NaN included.
+template <class T, int N>
+inline Vector<T, N> only(Vector<BitsOf<T>, N> bits, Vector<T, N> v) {
+  Vector<BitsOf<T>, N> of_v;
+  __builtin_memcpy(&of_v, &v, sizeof v);
+  of_v &= bits;
+  __builtin_memcpy(&v, &of_v, sizeof v);
+  return v;
+}
+
 // bfloat16 is the upper half of a float32.
 template <class T, int N>
 inline Vector<T, N> load(const Bfloat16* from) {

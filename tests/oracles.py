@@ -61,12 +61,22 @@ def step_jacobians(net):
 
 
 @cache
+def jacobians_of(name, sparsity):
+    """`step_jacobians` of a network, compiled once."""
+    return step_jacobians(network(name, sparsity))
+
+
+@cache
 def structure(name, sparsity):
     """Patterns of D and I: what is nonzero at *some* of several random points, none of them special."""
     net, draw = network(name, sparsity), np.random.default_rng(5)
-    p, s = draw.normal(size=flat(net.params.cell).size), flat(net.cell.initial_state())
-    _, D, I = step_jacobians(net)(p, draw.normal(size=(6, s.size)), draw.normal(size=(6, net.cell.inputs)))
-    return (np.asarray(D) != 0).any(0), (np.asarray(I) != 0).any(0)
+    p, states, batch = draw.normal(size=flat(net.params.cell).size), flat(net.cell.initial_state()).size, len(net.xs[0])
+    D_mask, I_mask = False, False
+    for _ in range(2):  # as many points at once as in a step of the batch, which is the same program
+        points = draw.normal(size=(batch, states)), draw.normal(size=(batch, net.cell.inputs))
+        _, D, I = jacobians_of(name, sparsity)(p, *points)
+        D_mask, I_mask = D_mask | (np.asarray(D) != 0).any(0), I_mask | (np.asarray(I) != 0).any(0)
+    return D_mask, I_mask
 
 
 def kept_entries(D_mask, I_mask, order):
@@ -81,18 +91,23 @@ def kept_entries(D_mask, I_mask, order):
 
 
 @cache
+def _deltas(name, sparsity):
+    cell = network(name, sparsity).cell
+    unravel = ravel_pytree(cell.initial_state())[1]
+
+    def delta(readout, s, target):
+        return jax.grad(lambda s: loss(readout, cell.output(unravel(s)), target))(s)
+
+    return jax.jit(jax.vmap(delta, in_axes=(None, 0, 0)))
+
+
+@cache
 def trajectory(name, sparsity, restart=None, drift=0.0):
     """D_t, I_t and dL_t/ds_t of every step and lane of the network's own data.
 
     `restart`: start from the initial state at every multiple of so many steps. `drift`: weights change at every step.
     """
-    net = network(name, sparsity)
-    jacobians, unravel_state = step_jacobians(net), ravel_pytree(net.cell.initial_state())[1]
-
-    def delta(readout, s, target):
-        return jax.grad(lambda s: loss(readout, net.cell.output(unravel_state(s)), target))(s)
-
-    deltas, steps = jax.jit(jax.vmap(delta, in_axes=(None, 0, 0))), []
+    net, jacobians, deltas, steps = network(name, sparsity), jacobians_of(name, sparsity), _deltas(name, sparsity), []
     for t in range(len(net.xs)):
         if t == 0 or (restart is not None and t % restart == 0):
             s = np.tile(flat(net.cell.initial_state()), (net.xs.shape[1], 1))

@@ -472,6 +472,22 @@ def test_memory_is_compared_with_what_the_machine_has(monkeypatch):
                 make()
 
 
+@pytest.mark.parametrize("share", [0.1, 0.45, 0.99])  # of what it takes: refused by a bound, a sample, the exact count
+def test_an_influence_that_does_not_fit_is_refused_with_its_order_its_density_and_what_would_help(share, monkeypatch):
+    net, lanes = network("gru"), 100_000
+    algorithm, counted = sg.snap(net.cell, loss, order=2), sg.costs(net.cell, net.params.cell, order=2)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: share * 8 * lanes * counted.kept)
+    with pytest.raises(ValueError, match="`batch_size` must leave the influence of order 2 of 100000 seq") as refused:
+        algorithm.init(net.params, lanes)
+    said = re.search(
+        r"got one that needs \S+ [KMG]iB at least \(.* of influence, (\S+)% of J\): a smaller batch, fewer units, "
+        r'more sparsity, a lower `order`, influence_dtype="bfloat16" would help$',
+        str(refused.value),
+    )
+    density = {0.1: 1 / counted.states, 0.99: 1 - counted.sparsity}.get(share, float(said[1]) / 100)
+    assert float(said[1]) == pytest.approx(100 * density, abs=0.06)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
 def test_an_index_means_the_same_in_every_integer_type(dtype):
     """-1, or the largest number, is no input; 300 inputs are more than 8 bits can count."""

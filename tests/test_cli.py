@@ -25,11 +25,6 @@ CHARS = "train", "chars"
 COMMANDS = [
     ((*COPY, "--units", "0"), "`units` must be an integer >= 1, got 0"),
     ((*COPY, "--rewire", "rigl"), '`rewire` must be "set" or "probe" with algorithm \'snap\', got "rigl"'),
-    (
-        (*COPY, "--rewire", "set", "--algorithm", "ok"),
-        "`algorithm` must be one of bptt, rtrl, snap, rflo, uoro, frozen",
-    ),
-    ((*COPY, "--rewire", "probe", "--layers", "2"), '`rewire` must be "set" for a network of 2 layers, got "probe"'),
     ((*COPY, "--rewire", "set", "--sparsity", "0"), "`sparsity` must be larger than 0 with `rewire`, got 0.0"),
     (
         (*COPY, "--sparsity", "0", "--prune", "0.5", "--prune-end", "100"),

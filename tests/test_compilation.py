@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from networks import loss, network
-from variants import VARIANTS, relative_error
+from variants import VARIANTS, case, relative_error
 
 import snapgrad as sg
 
@@ -55,7 +55,11 @@ def test_grad_compiles_once_a_shape(make):
 
 
 @pytest.mark.parametrize(
-    "variant", ["bptt", "rtrl", "snap_1", "snap_2", "snap_topk", "rflo", "uoro", "kf_rtrl", "frozen"]
+    "variant",
+    [
+        case(variant, quick=variant in ("bptt", "snap_2", "uoro"))
+        for variant in ("bptt", "rtrl", "snap_1", "snap_2", "snap_topk", "rflo", "uoro", "kf_rtrl", "frozen")
+    ],
 )
 def test_a_whole_online_loop_runs_inside_one_jit(variant):
     """A scan over windows of one step, with an Optax update in each, equals the same loop written in Python."""

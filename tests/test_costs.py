@@ -55,10 +55,17 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     assert methods["rflo"].flops == methods["frozen"].flops + 5 * 27 * (2 + 2)
     assert methods["uoro"].flops == methods["bptt"].flops + 5 * 27 * (2 + 2)
     # A has 15 pre-activations by 5 states for each of two parts, of 5 and of 4 presynaptic values: D A, the gradient.
-    products = 2 * 2 * recurrent * 15 + 2 * 5 * 27
+    products = 2 * 2 * 5 * 5 * 15 + 2 * 5 * 27
     assert methods["kf_rtrl"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * (2 + 2) + 2 * (5 + 4)
     assert methods["ok"].flops == methods["frozen"].flops + products + 2 * 15 * 5 * 2 + 20 * (2 * 15 * 5 + 5 + 4)
     assert methods["kf_rtrl"].memory == methods["ok"].memory == 8 * (5 + 2 * 15 * 5 + 5 + 4 + 5 * 27)
+    # Of rank 3: three terms of each of these, and four columns in the factorisations.
+    three = sg.costs(cell, cell.init(jax.random.key(0)), order=1, rank=3).methods
+    assert three["uoro"].flops == methods["frozen"].flops + 3 * (methods["uoro"].flops - methods["frozen"].flops)
+    factored = (2 * 4 * 4 + 2 * 4 * 4 + 2 * 4 * 3) * (2 * 15 * 5 + 5 + 4)
+    assert three["ok"].flops == methods["frozen"].flops + 3 * (products + 2 * 15 * 5 * 2) + factored
+    assert three["ok"].memory == 8 * (5 + 3 * (2 * 15 * 5 + 5 + 4) + 5 * 27)
+    assert three["kf_rtrl"] == methods["kf_rtrl"]
     # The full product for every parameter by way of the recurrent weights, and the contraction.
     assert methods["snap_topk"].flops == methods["frozen"].flops + 5 * 27 * (2 * recurrent + 2 * 5)
     assert methods["snap_topk"].memory == 8 * (5 + 5 * 5 * 27 + 5 * 27)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, integer_dtypes
+from variants import case
 
 import snapgrad as sg
 
@@ -205,10 +206,16 @@ def trainer():
     return sg.Trainer(algorithm(), sg.tasks.Copy(), optax.sgd(0.1))
 
 
+@pytest.mark.parametrize("examples", [case(8), case(40, quick=False)])
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
-@given(data=st.data())
-def test_an_answer_is_right_and_a_refusal_names_an_argument(name, data):
+def test_an_answer_is_right_and_a_refusal_names_an_argument(name, examples):
+    health = list(HealthCheck)
+    settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=health, database=None)(
+        given(data=st.data())(lambda data: answered(name, data))
+    )()
+
+
+def answered(name, data):
     call, is_right = CALLS[name]
     arguments = [data.draw(anything) for _ in range(call.__code__.co_argcount)]
     try:

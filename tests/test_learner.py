@@ -12,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import snapgrad as sg
+from snapgrad.kernels.native import settled
 from snapgrad.learner import cache
+from snapgrad.learner.widening import widen
 from snapgrad.optimisers import ELEMENTWISE, make, parse
 
 INPUTS, UNITS, STEPS = 3, 5, 24
@@ -37,7 +40,9 @@ def pair():
 
 
 def leaves(learner):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(learner.__getstate__()["carry"])]
+    """What a learner, or a part of its carry, consists of."""
+    carry = learner.__getstate__()["carry"] if isinstance(learner, sg.OnlineLearner) else learner
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(carry)]
 
 
 def same(one, other):
@@ -120,7 +125,7 @@ def test_reset_begins_a_sequence_in_its_lanes(pair):
     learner.reset()
     np.testing.assert_array_equal(learner.predict(x), begun.predict(x))
     state = learner.__getstate__()["carry"].state
-    assert not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(state.memory))
+    assert not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(settled(state.memory)))
 
 
 def test_nothing_is_traced_after_the_first_sample():
@@ -345,6 +350,27 @@ def test_an_influence_that_grows_is_told_and_bounded(growth):
     else:
         # It is looked at every 16 steps, and grows in between.
         assert largest < 1e6 * 5.0**16
+
+
+def test_a_wider_learner_goes_on_with_weights_and_moments_in_their_places():
+    narrow, wide = (sg.OnlineLearner(INPUTS, n, units=2, backend="reference") for n in (2, 3))
+    learn_all(narrow, XS[:4], np.stack([YS, -YS], axis=1)[:4])
+    before = narrow.__getstate__()["carry"]
+    widen(narrow, wide)
+    after = wide.__getstate__()["carry"]
+
+    def trees(carry):
+        """The parameters, and Adam's two moments in their shapes."""
+        flat, shaped = ravel_pytree(carry.params)
+        moments = [leaf for leaf in jax.tree.leaves(carry.opt_state) if leaf.shape == flat.shape]
+        assert len(moments) == 2
+        return [carry.params, *map(shaped, moments)]
+
+    for old, new in zip(trees(before), trees(after), strict=True):
+        for leaf, wider in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+            np.testing.assert_array_equal(leaf, wider[tuple(slice(size) for size in leaf.shape)])
+    assert not np.any(trees(after)[1].readout[0][0][2])  # of the new output
+    assert same(after.state, before.state)
 
 
 # ---- what is refused

@@ -13,7 +13,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from networks import INPUTS, SPARSE, UNITS, loss, network
 from oracles import flat, unrolled_gradient
-from variants import Compiled, relative_error, run
+from variants import Compiled, case, relative_error, run
 
 import snapgrad as sg
 
@@ -104,6 +104,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 # A stop_gradient is in the program itself: its patterns, which are compared as well, are all that can go wrong.
 custom = {name: cell for name, cell in CELLS.items() if "custom" in name}
 every_custom_cell = pytest.mark.parametrize("cell", custom.values(), ids=custom)
+every_backend = pytest.mark.parametrize("backend", ["native", case("reference", quick=False)])
 
 
 def n_recurrent(cell):
@@ -134,16 +135,16 @@ def test_patterns_are_those_of_the_derivative(cell):
     )
 
 
+@every_backend
 @every_custom_cell
-def test_influence_gives_what_backpropagation_gives(cell):
+def test_influence_gives_what_backpropagation_gives(cell, backend):
     """Online and episodic, native and in plain JAX, against `jax.grad` of the unrolled loss."""
     expected = flat(unrolled_gradient(cell, SPARSE)[1])
     assert np.abs(expected[: n_recurrent(cell)]).max() > 1e-2
-    for backend in ("native", "reference"):
-        online = lambda *a, backend=backend: sg.snap(*a, order=None, backend=backend)  # noqa: E731
-        episodic = lambda *a, backend=backend: sg.snap(*a, order=None, episodic=True, backend=backend)  # noqa: E731
-        assert relative_error(gradient(online, cell, (4, 4)), expected) < EXACT
-        assert relative_error(gradient(episodic, cell, (8,)), expected) < EXACT
+    online = lambda *a: sg.snap(*a, order=None, backend=backend)  # noqa: E731
+    episodic = lambda *a: sg.snap(*a, order=None, episodic=True, backend=backend)  # noqa: E731
+    assert relative_error(gradient(online, cell, (4, 4)), expected) < EXACT
+    assert relative_error(gradient(episodic, cell, (8,)), expected) < EXACT
 
 
 @every_custom_cell
@@ -153,11 +154,10 @@ def test_the_immediate_part_is_that_of_backpropagation_through_one_step(cell):
     assert relative_error(gradient(lambda *a: sg.rflo(*a, decay=0.0), cell, (4, 4)), expected) < EXACT
 
 
-@pytest.mark.parametrize("make", [sg.uoro, lambda *a: sg.snap_topk(*a, k=1)], ids=["uoro", "snap_topk"])
-def test_what_needs_forward_mode_says_so(make):
+def test_what_needs_forward_mode_says_so():
     cell = sg.UnitCell(rounded_rule, 2, 2)
     params = sg.Params(cell.init(jax.random.key(0)), ())
-    algorithm = make(cell, lambda readout, h, target: h.sum())
+    algorithm = sg.uoro(cell, lambda readout, h, target: h.sum())
     state = algorithm.init(params, 1, key=jax.random.key(1))
     with pytest.raises(ValueError, match="`cell` must have derivatives in forward mode for this algorithm"):
         algorithm.grad(params, state, jnp.zeros((1, 1, 2)), jnp.zeros((1, 1)))

@@ -157,9 +157,12 @@ def test_verdicts(ours, theirs, or_equal, verdict):
     assert claims.judge(claim, measured, planned, "level").verdict == verdict
     planned += [("two", "BPTT"), ("two", "SnAp-1")]
     finding = claims.judge(claim, measured, planned, "level")
-    assert finding.verdict == f"{verdict} so far"
+    assert finding.verdict == f"{verdict}, so far"
     assert finding.evidence == f"{int(verdict == 'reproduced')} of 1 comparisons hold, 3 seeds, 1 still to be made"
-    assert claims.judge(claim, [], planned, "level").verdict == "not measured yet"
+    assert claims.judge(claim, [], planned, "level").verdict == "not yet measured"
+    asked = dataclasses.replace(claim, question=True)
+    answer = {"reproduced": "yes", "not reproduced": "no"}[verdict]
+    assert claims.judge(asked, measured, planned[:2], "level").verdict == answer
 
 
 PLANNED = [("one", "A"), ("one", "B")]
@@ -168,7 +171,8 @@ PLANNED = [("one", "A"), ("one", "B")]
 def test_fewer_bits_are_better_and_what_diverged_is_worst():
     def measured(method, *bits):
         runs = tuple(
-            Result("chars", {}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {}) for b in bits
+            Result("chars", {"tokens": 9}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {})
+            for b in bits
         )
         return Measured("one", method, {}, runs, len(runs))
 
@@ -178,7 +182,20 @@ def test_fewer_bits_are_better_and_what_diverged_is_worst():
     assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
     assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
     one_seed = claims.judge(claim, [measured("A", 1.0), measured("B", 2.0)], PLANNED, "valid_bits")
-    assert one_seed.verdict == "reproduced so far"
+    assert one_seed.verdict == "reproduced, so far"
+
+
+def test_runs_of_different_length_are_compared_where_both_have_been():
+    def measured(method, tokens, *bits):
+        curve = {"tokens": [3, 6, 9][: len(bits)], "seconds": [1.0] * len(bits), "valid_bits": list(bits)}
+        run = Result("chars", {"tokens": tokens}, "finished", {"valid_bits": bits[-1]}, curve, {})
+        return Measured("one", method, {}, (run,), 1)
+
+    short, long = measured("A", 6, 3.0, 2.0), measured("B", 9, 4.0, 2.5, 1.0)
+    finding = claims.judge(Claim("It is said.", ("A",), ("B",)), [short, long], PLANNED, "valid_bits")
+    (comparison,) = finding.comparisons
+    assert comparison.holds  # at 6 tokens: 2.0 against 2.5
+    assert (comparison.tokens, comparison.difference) == (6, 0.5)
 
 
 class Recorded:
@@ -249,6 +266,23 @@ class Silent:
     def say(self, sentence): ...
 
 
+def test_what_claims_hang_on_is_trained_first(tmp_path):
+    def order(one):
+        return [run.method for _, run in runner.Sweep([one], "smoke", tmp_path, tmp_path / "runs").missing()]
+
+    one = tiny(learning_rate=[1e-3], seeds=1)
+    for said in (["BPTT"], ["SnAp-1"]):
+        claim = {"words": "It is said.", "better": said, "than": said}
+        others = {"BPTT", "SnAp-1"} - {*said}
+        assert order(Experiment("x", {**one.content, "claims": [claim]})) == [*said, *others]
+    both = [dataclasses.replace(one, content={**one.content, "claims": [claim]}), dataclasses.replace(one, name="y")]
+    sweep = runner.Sweep(both, "smoke", tmp_path, tmp_path / "runs")
+    assert [run.method for _, run in sweep.missing()] == ["SnAp-1", "BPTT"]  # also if another asks for it too
+    first = order(one)
+    asked = {**claim, "better": first[1:], "than": first[1:], "question": True}
+    assert order(Experiment("x", {**one.content, "claims": [asked]})) == first  # a question of our own can wait
+
+
 def test_cores_are_shared(monkeypatch):
     monkeypatch.setattr(local.machine, "cores", lambda: [0, 1, 2, 3, 4])
     assert local.LocalExecutor(2)._slots == [(0, 2, 4), (1, 3)]
@@ -280,8 +314,7 @@ def test_every_smoke_passes_killed_or_not(tmp_path):
     _, err = whole.communicate(timeout=900)
     assert whole.returncode == 0, err
     page = (runs / "smoke/results.md").read_text()
-    for name in experiment.names():
-        one = experiment.load(name)
+    for one in map(experiment.load, experiment.names()):
         assert one.title in page
         if one.kind == "runs":
             found = results.read(results.path_of(tmp_path / "results", one, "smoke"))

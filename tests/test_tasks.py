@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import snapgrad as sg
 from snapgrad.tasks import corpora
 from snapgrad.tasks.base import PADDING
 from snapgrad.tasks.characters import Crops
@@ -204,3 +205,42 @@ def test_a_minibatch_may_be_what_one_update_sees():
     assert level([7, 7, 7], 0.0, 0.0, 0.0) == 2  # past the end
     with pytest.raises(ValueError, match='`minibatch` must be "sequences" or "window", got 3'):
         Copy(minibatch=3)
+
+
+def test_adding_asks_for_the_sum_of_the_marked_numbers():
+    task, batch = sg.tasks.Adding(9), 4
+    state, windows = task.start(jax.random.key(0), batch), []
+    for _ in range(6):  # two sequences, in windows of four steps: the last has three steps too many
+        state, window = task.window((), state, 4)
+        windows.append(window)
+    marks = []
+    for sequence in (windows[:3], windows[3:]):
+        xs = np.concatenate([window.xs for window in sequence])
+        asked = np.concatenate([window.targets.asked for window in sequence])
+        said = np.concatenate([window.targets.value for window in sequence])[..., 0]
+        np.testing.assert_array_equal(asked, np.arange(12)[:, None] == np.full(batch, 8))
+        np.testing.assert_allclose(said[8], (xs[..., 0] * xs[..., 1]).sum(axis=0), rtol=1e-12)
+        assert not xs[9:].any()
+        first, second = np.nonzero(xs[..., 1].T)[1].reshape(batch, 2).T
+        assert (first < 4).all()
+        assert ((second >= 4) & (second < 9)).all()
+        marks.append(xs)
+        assert [bool(window.is_start.all()) for window in sequence] == [True, False, False]
+        assert [int(window.tokens) for window in sequence] == [16, 16, 4]
+    assert not np.array_equal(*marks)
+
+
+def test_mackey_glass_is_what_euler_makes_of_the_equation():
+    task, batch = sg.tasks.MackeyGlass(delay=3, horizon=2), 2
+    begun = task.start(jax.random.key(0), batch)
+    state, first = task.window((), begun, 4)
+    _, second = task.window((), state, 3)
+    read = np.concatenate([first.xs, second.xs])[..., 0]
+    told = np.concatenate([first.targets.value, second.targets.value])[..., 0]
+    np.testing.assert_array_equal(told[:-2], read[2:])
+    for lane in range(batch):
+        x = list(np.asarray(begun.past)[:, lane])
+        for _ in range(70):
+            x.append(x[-1] + 0.1 * (0.2 * x[-31] / (1 + x[-31] ** 10) - 0.1 * x[-1]))
+        np.testing.assert_allclose(told[:, lane], (np.array(x[31:][9::10]) - 0.93) / 0.23, rtol=1e-10)
+    assert read[0, 0] != read[0, 1]

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from oracles import flat
-from variants import relative_error
+from variants import case, relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms.registry import ALGORITHMS, takes
@@ -30,14 +30,14 @@ def standard_promotion():
 
 
 def network(task, cell=sg.GRU, hidden=()):
-    cell, readout = cell(task.inputs, 6), Readout(task.classes, hidden)
+    cell, readout = cell(task.inputs, 6), Readout(task.outputs, hidden)
     params = sg.Params(cell.init(jax.random.key(0), sparsity=0.5), readout.init(jax.random.key(1), 6))
     return cell, readout, params
 
 
 def trainer(task, make=lambda cell, loss: sg.snap(cell, loss, order=2), *, update_every=1, optimiser=None, **options):
     cell, readout, params = network(task, **options)
-    made = Trainer(make(cell, readout.loss), task, optimiser or optax.adam(1e-2), BATCH, update_every)
+    made = Trainer(make(cell, task.loss(readout)), task, optimiser or optax.adam(1e-2), BATCH, update_every)
     return made, made.start(params, jax.random.key(2))
 
 
@@ -53,7 +53,8 @@ def by_hand(made, params, tokens, steps_of):
         gradient, state = algorithm.grad(params, state, xs, targets)
         updates, opt_state = optimiser.update(gradient.grads, opt_state, params)
         params = optax.apply_updates(params, updates)
-        bits = np.asarray(gradient.info.losses, np.float32) / np.log(2)
+        unit = 1.0 if isinstance(task, sg.tasks.NumberTask) else np.log(2)
+        bits = np.asarray(gradient.info.losses, np.float32) / unit
         task_state = task.learn(task_state, jnp.asarray(bits, jnp.float32))
         cost += bits.sum()
         seen += int(tokens_now)
@@ -70,9 +71,72 @@ def test_training_equals_a_loop_written_by_hand(task, update_every, steps):
     carry, progress = made.run(carry, 100)
     expected, bits = by_hand(made, params, 100, lambda state: steps)
     assert relative_error(flat(carry.params), flat(expected)) < 1e-10
-    assert progress.bits == pytest.approx(bits, rel=1e-5)
+    assert progress.cost == pytest.approx(bits, rel=1e-5)
     assert progress.tokens >= 100
     assert progress.asked == progress.tokens
+
+
+@pytest.mark.parametrize(
+    ("task", "update_every", "steps", "asked"),
+    [(sg.tasks.Adding(6), None, 8, 1 / 6), (sg.tasks.MackeyGlass(delay=2, horizon=3), 2, 2, 1)],
+    ids=["adding", "mackey-glass"],
+)
+def test_training_on_numbers_equals_a_loop_written_by_hand(task, update_every, steps, asked):
+    made, carry = trainer(task, sg.bptt, update_every=update_every)
+    params = jax.tree.map(jnp.copy, carry.params)
+    carry, progress = made.run(carry, 60)
+    expected, cost = by_hand(made, params, 60, lambda state: steps)
+    assert relative_error(flat(carry.params), flat(expected)) < 1e-10
+    assert progress.cost == pytest.approx(cost, rel=1e-5)
+    assert progress.asked == pytest.approx(asked * progress.tokens)
+
+
+class Angles(sg.tasks.Task):
+    """A task with targets, a loss and a metric of its own: a random angle is read, and told as two numbers."""
+
+    inputs, outputs, metric, guessing = 1, 2, "degrees", 90.0
+
+    def start(self, key, batch):
+        return jax.random.split(key, batch)
+
+    def window(self, data, state, steps):
+        angles = jax.vmap(lambda key: jax.random.uniform(key, (steps,), maxval=2 * jnp.pi), out_axes=1)(state)
+        targets = {"cos": jnp.cos(angles), "sin": jnp.sin(angles)}
+        after = jax.vmap(lambda key: jax.random.fold_in(key, 0))(state)
+        never = jnp.zeros(len(state), bool)
+        return after, sg.tasks.Window(angles[..., None], targets, never, jnp.int32(angles.size))
+
+    def sequence_steps(self, state):
+        return None
+
+    def loss(self, readout):
+        def distance(params, h, target):
+            said = readout.logits(params, h)
+            return (said[0] - target["cos"]) ** 2 + (said[1] - target["sin"]) ** 2
+
+        return distance
+
+    def costs(self, losses):
+        return jnp.sqrt(losses)
+
+    def asked(self, targets):
+        return jnp.ones(targets["cos"].shape, bool)
+
+    def count_wrong(self, window):
+        return jnp.int32(0)
+
+    allowed = "angles"
+
+    def shapes(self, steps, batch):
+        return {"xs": ("floats", jnp.floating, (steps, batch, 1))}
+
+
+def test_a_task_may_bring_its_own_targets_loss_and_metric():
+    made, carry = trainer(Angles(), sg.bptt)
+    carry, before = made.run(carry, 300)
+    carry, after = made.run(carry, 3000)
+    assert before.asked == before.tokens
+    assert after.cost / after.asked < 0.8 * before.cost / before.asked
 
 
 def test_a_curriculum_outgrows_its_window_and_goes_on(monkeypatch):
@@ -85,7 +149,7 @@ def test_a_curriculum_outgrows_its_window_and_goes_on(monkeypatch):
     in_eights = lambda state: -(-int(2 * state.level + 2) // 8) * 8  # noqa: E731
     expected, bits = by_hand(made, params, 400, in_eights)
     assert relative_error(flat(carry.params), flat(expected)) < 1e-10
-    assert progress.bits == pytest.approx(bits, rel=1e-5)
+    assert progress.cost == pytest.approx(bits, rel=1e-5)
 
 
 @pytest.mark.parametrize("update_every", [1, None])
@@ -104,8 +168,14 @@ def test_a_run_that_is_cut_has_the_same_bits(update_every):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(("cell", "update_every"), [(sg.Vanilla, 1), (sg.LSTM, None)])
+@pytest.mark.parametrize(
+    ("name", "cell", "update_every"),
+    [
+        case(name, cell, update_every, quick=cell is sg.Vanilla or name == "snap", id=f"{name}-{cell.__name__}")
+        for name in ALGORITHMS
+        for cell, update_every in ((sg.Vanilla, 1), (sg.LSTM, None))
+    ],
+)
 def test_every_algorithm_trains(name, cell, update_every):
     def make(cell, loss):
         return ALGORITHMS[name](cell, loss, **{option: 2 for option in ("order", "k") if takes(name, option)})
@@ -197,7 +267,7 @@ def test_what_a_trainer_refuses():
     made.run(after, 5)
 
 
-class Broken(sg.tasks.Task):
+class Broken(sg.tasks.SymbolTask):
     """A task of one's own: one symbol, which is also the target, and so many tokens a window."""
 
     inputs = classes = 2

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pytest
 from networks import CELLS, INPUTS, SPARSE, UNITS, loss, network
 from oracles import flat, influence_gradient, unrolled_gradient
 
@@ -76,6 +77,27 @@ VARIANTS = {
     ),
 }
 RANDOM = ("uoro", "kf_rtrl")
+
+# A cell of every kind: unit-wise with one state component and with two, a general one, layers.
+KINDS = ("gru", "lstm", "two_layers", "stack")
+# Every algorithm once, with SnAp in both of its forms.
+EACH_ALGORITHM = ("bptt", "rtrl", "snap_2", "snap_2_episodic", "snap_topk", "rflo", "uoro", "kf_rtrl", "ok", "frozen")
+# What reads D and I in all the ways there are.
+EACH_READING = ("bptt", "snap_2", "snap_2_episodic")
+
+
+def is_quick(variant, name, sparsity=SPARSE):
+    """Whether a combination is in the quick set: every algorithm on every kind of cell, and every cell and variant."""
+    if sparsity == 0:
+        return name == "gru" and variant in EACH_READING
+    if name == "gru":
+        return True
+    return variant in (EACH_ALGORITHM if name in KINDS else EACH_READING)
+
+
+def case(*arguments, quick=True, id=None):
+    """A case of a parametrised test, which only `make test-all` runs if it is not a quick one."""
+    return pytest.param(*arguments, id=id, marks=() if quick else pytest.mark.exhaustive)
 
 
 def runs_on(variant, name, sparsity=SPARSE):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -130,6 +132,12 @@ def floating(dtype: Any) -> np.dtype[Any]:
 def is_float(dtype: Any) -> bool:
     """Whether one can compute in it: the floats of 8 bits and fewer are for storage only."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize >= 2
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest known one, if one is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shown(value: Any) -> str:

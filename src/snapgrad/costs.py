@@ -78,22 +78,23 @@ class Costs:
         return "\n".join(lines)
 
 
-def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, window: int = 1) -> Costs:
+def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batch: int = 1, window: int = 1) -> Costs:
     """Counts what every algorithm costs on this network.
 
     Args:
         cell: the recurrent cell.
         params: its parameters (`params.cell` of `sg.Params`); only their patterns and dtype matter.
         order: the order of SnAp, None for exact.
+        rank: the rank of UORO and of OK.
         batch: number of sequences side by side.
         window: number of steps T that BPTT and the episodic form keep a history of.
 
     The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are products with
     weights, the update of what an algorithm carries (D J + I, decay J + I, UORO's two factors) and its contraction
     with dL/ds. Not counted is the element-wise work that all have alike: activations, their derivatives, forming I
-    and D, the readout, the optimiser. The random algorithms are counted with rank 1, KF-RTRL and OK for unit-wise
-    cells only; `snap_topk` costs the same whatever its k, without the comparisons. Memory is
-    what the algorithm needs; kernels may pad it (the one in plain JAX to like-sized blocks).
+    and D, the readout, the optimiser. KF-RTRL and OK are counted for unit-wise cells only, OK without the SVD of its
+    (rank + 1)^2 matrix; `snap_topk` costs the same whatever its k, without the comparisons. Memory is what the
+    algorithm needs; kernels may pad it (the one in plain JAX to like-sized blocks).
 
     How this relates to the paper (Menick et al. 2020):
 
@@ -124,6 +125,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
     """
     checks.cell(cell)
     arguments.order(order)
+    arguments.positive_integer("rank", rank)
     arguments.positive_integer("batch", batch)
     arguments.positive_integer("window", window)
     if isinstance(params, Params):
@@ -143,8 +145,11 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
         "bptt": (window * states, 2 * forward + 2 * through_state),
         "frozen": (states, forward),
         "rflo": (states + immediate, forward + 4 * immediate),
-        "uoro": (2 * states + n_params, 2 * forward + 2 * through_state + 4 * n_params),
-        **(_kronecker(cell, states, n_params, forward, through_state) if isinstance(cell, UnitCell) else {}),
+        "uoro": (
+            states + rank * (states + n_params),
+            forward + rank * (forward + 2 * through_state + 4 * n_params),
+        ),
+        **(_kronecker(cell, params.recurrent, rank, states, n_params, forward) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
             window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
@@ -176,18 +181,29 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, batch: int = 1, win
 
 
 def _kronecker(
-    cell: UnitCell, states: int, n_params: int, forward: int, through_state: int
+    cell: UnitCell, recurrent: SparseMatrix, rank: int, states: int, n_params: int, forward: int
 ) -> dict[str, tuple[int, int]]:
-    """KF-RTRL and OK of rank 1: entries held and flops a step."""
+    """KF-RTRL, and OK of that rank: entries held and flops a step."""
     preactivations, widths = cell.gates * cell.units, part_widths(cell)
+    by_D = states * cell.units if recurrent.pattern.is_full else recurrent.pattern.nnz  # a full D is formed once
     grid = preactivations * states  # of one A
-    held = states + sum(width + grid for width in widths)
-    # D A for every part, and the gradient at every parameter.
-    flops = forward + len(widths) * 2 * through_state * preactivations + 2 * n_params
-    # KF-RTRL scales and adds two terms; OK takes the QR of both, forms Q, and multiplies it by a 2 x 1 matrix.
+    held = sum(width + grid for width in widths)  # one term of every part
+    # Of one term: D A and its product with dL/ds for every part, and the gradient at every parameter.
+    term = len(widths) * 2 * (by_D * preactivations + grid) + 2 * n_params
+
+    def compressed(rows: int) -> int:
+        """One factor of OK's terms, [rows, rank + 1]: QR, forming Q, and its product with rank columns."""
+        terms = rank + 1
+        inner = min(rows, terms)
+        return 2 * rows * inner * (terms + inner + rank)
+
     return {
-        "kf_rtrl": (held, flops + sum(4 * grid + 2 * width for width in widths)),
-        "ok": (held, flops + sum(2 * grid + (16 + 4) * (grid + width) for width in widths)),
+        # It scales and adds two terms.
+        "kf_rtrl": (states + held, forward + term + sum(2 * (grid + width) for width in widths)),
+        "ok": (
+            states + rank * held,
+            forward + rank * term + sum(compressed(grid) + compressed(width) for width in widths),
+        ),
     }
 
 

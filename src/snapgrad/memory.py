@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad import machine
-from snapgrad.sparsity.reach import estimated_reach
+from snapgrad.sparsity.reach import estimated_reach, influence_blocks
 
 if TYPE_CHECKING:
     from snapgrad.cells.base import Cell
@@ -79,14 +79,21 @@ def check_influence(
     lane = batch_size * itemsize
     if sum(parts.values()) + (lane + REACH_BYTES) * n_params * n_states <= available():
         return  # all of J would fit
-    check("batch_size", what, parts | ({} if episodic else {"influence": lane * n_params}), remedy)
+    least = {} if episodic else {f"influence, {1 / n_states:.2%} of J": float(lane * n_params)}
+    check("batch_size", what, parts | least, remedy)
     jacobians = cell.jacobians(params)
-    entries, kept = estimated_reach(jacobians.groups, jacobians.dynamics, order)
-    parts["index structures"] += REACH_BYTES * entries
-    share = "" if episodic else f", {kept / (n_params * n_states):.1%} of J"
-    parts[f"influence{share}"] = lane * (entries if episodic else kept)
-    if sum(parts.values()) > 2 * available():  # a sample's word; nearer to the limit the exact count decides
-        check("batch_size", what, parts, remedy)
+
+    def needed(entries: float, kept: float) -> dict[str, float]:
+        share = "" if episodic else f", {kept / (n_params * n_states):.1%} of J"
+        structures = parts["index structures"] + REACH_BYTES * entries
+        influence = lane * (entries if episodic else kept)
+        return parts | {"index structures": structures, f"influence{share}": influence}
+
+    estimate = needed(*estimated_reach(jacobians.groups, jacobians.dynamics, order))
+    if sum(estimate.values()) <= 2 * available():  # near the limit a sample's word is not enough
+        blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
+        estimate = needed(blocks.reach.nnz, blocks.kept)
+    check("batch_size", what, estimate, remedy)
 
 
 def check_state(what: str, params: Any, state: Any, batch_size: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import warnings
 from typing import Any, NamedTuple
@@ -11,6 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+
+from snapgrad import arguments
 
 # Those that treat every entry by itself, so that it makes no difference how parameters are cut into arrays.
 ELEMENTWISE = {"adabelief", "adagrad", "adam", "adamax", "adamw", "amsgrad", "lion", "rmsprop", "sgd", "yogi"}
@@ -42,7 +43,7 @@ def parse(text: str) -> Call:
     if function.id not in known:
         raise ValueError(
             f"`optimiser` must name an optimiser of Optax that takes a learning rate, got {function.id!r}"
-            + _nearest(function.id, known)
+            + arguments.did_you_mean(function.id, known)
         )
     takes = [name for name in inspect.signature(getattr(optax, function.id)).parameters if name != "learning_rate"]
     for name in values:
@@ -72,11 +73,6 @@ def make(call: Call, rate: Any) -> optax.GradientTransformation:
             ) from None
         raise ValueError(f"`optimiser` must have arguments that Optax can use, got {str(call)!r} ({reason})") from None
     return made
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _takes_rate(name: str) -> bool:

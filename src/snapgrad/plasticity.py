@@ -17,8 +17,9 @@ import numpy as np
 
 from snapgrad.algorithms import probes as probing
 from snapgrad.algorithms.interface import Algorithm, Params, State
-from snapgrad.algorithms.probes import Probes
-from snapgrad.cells.unit import UnitCell
+from snapgrad.algorithms.probes import Absent, ProbedCell, Probes
+from snapgrad.cells.stack import Stack
+from snapgrad.cells.unit import UnitParams
 from snapgrad.kernels.base import Structure
 from snapgrad.kernels.native import NativeKernel
 from snapgrad.sparsity.matrix import SparseMatrix, map_matrices
@@ -79,9 +80,9 @@ class Plasticity:
         if isinstance(rule, Magnitude):
             masks = tuple(jnp.ones(m.pattern.nnz, bool) for m in matrices(params.cell).values())
         if isinstance(rule, Probe):
-            if not isinstance(cell, UnitCell):
+            if not isinstance(cell, ProbedCell):
                 raise ValueError(
-                    f"`rewire` must be another rule than Probe for a cell that is not unit-wise, got {cell}"
+                    f"`rewire` must be another rule than Probe for a cell that is not unit-wise or a stack, got {cell}"
                 )
             kernel, absent = state.origin.kernel, self._candidates(cell, params, _draw(key, 0))
             probes = probing.start(kernel, cell, params.cell, rule.order, absent, self.batch)
@@ -116,7 +117,7 @@ class Plasticity:
         if not isinstance(self.rule, Probe):
             return wiring
         assert wiring.probes is not None
-        kernel, cell = state.origin.kernel, _unit_wise(state)
+        kernel, cell = state.origin.kernel, _probed(state)
         probes = probing.restart(kernel, wiring.probes, window.is_start)
         probes = probing.follow(kernel, cell, params.cell, self.rule.order, probes, state.cell, window.xs, deltas)
         return wiring._replace(probes=probes)
@@ -153,7 +154,7 @@ class Plasticity:
         moved = self._moved(network, moves)
         if isinstance(rule, Probe):
             assert moved.wiring.probes is not None
-            cell, kernel, old, new = _unit_wise(moved.state), moved.state.origin.kernel, network.params, moved.params
+            cell, kernel, old, new = _probed(moved.state), moved.state.origin.kernel, network.params, moved.params
             probes = probing.replace(
                 kernel, cell, old.cell, new.cell, rule.order, moved.wiring.probes, self._candidates(cell, new, draw)
             )
@@ -184,11 +185,14 @@ class Plasticity:
         state = self.algorithm.rewire(network.state, network.params, params)
         return network._replace(params=params, opt_state=carry_over(network.opt_state, moves), state=state)
 
-    def _candidates(self, cell: UnitCell, params: Params, draw: np.random.Generator) -> Any:
-        assert isinstance(self.rule, Probe)
-        return tuple(
-            self.rule.candidates(m.pattern, cell.gates, draw) for m in (params.cell.recurrent, params.cell.input)
-        )
+    def _candidates(self, cell: ProbedCell, params: Params, draw: np.random.Generator) -> Any:
+        rule = self.rule
+        assert isinstance(rule, Probe)
+
+        def of_layer(own: UnitParams) -> Absent:
+            return Absent(*(rule.candidates(m.pattern, cell.gates, draw) for m in (own.recurrent, own.input)))
+
+        return tuple(map(of_layer, params.cell)) if isinstance(cell, Stack) else of_layer(params.cell)
 
     def structures(self, network: Network) -> tuple[Structure, ...] | None:
         """What the native kernel of the compiled loop works by, in a fixed order (`Algorithm.structures`).
@@ -201,12 +205,13 @@ class Plasticity:
         if own is None or not isinstance(self.rule, Probe):
             return own
         assert network.wiring.probes is not None
-        cell, params = _unit_wise(network.state), network.params.cell
-        return *own, *probing.structures(cell, params, self.rule.order, network.wiring.probes)
+        cell, params = _probed(network.state), network.params.cell
+        probed = probing.structures(cell, params, self.rule.order, network.wiring.probes)
+        return None if probed is None else (*own, *probed)
 
 
-def _unit_wise(state: State) -> UnitCell:
-    assert isinstance(state.origin.cell, UnitCell)  # `start` has seen to it
+def _probed(state: State) -> ProbedCell:
+    assert isinstance(state.origin.cell, ProbedCell)  # `start` has seen to it
     return state.origin.cell
 
 

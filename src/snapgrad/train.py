@@ -11,11 +11,11 @@ With `rewire` the sparsity patterns change on the way (plasticity.py), between t
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +30,7 @@ from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
 from snapgrad.sparsity.matrix import densify, describe, map_matrices
 from snapgrad.sparsity.moves import check_mirrored
-from snapgrad.tasks.base import PADDING, Task, Window, count_outside
+from snapgrad.tasks.base import Task, Window
 
 # Whole sequences are filled up to a multiple of this, so that a curriculum which grows compiles only now and then.
 PADDED_TO = 8
@@ -40,8 +40,6 @@ MOST_TOKENS = 1 << 17
 
 # Windows without a token, in a row: more are taken for a task that has come to a standstill.
 MOST_IDLE = 1000
-
-BITS = 1 / math.log(2)  # in a nat
 
 
 class Carry(NamedTuple):
@@ -59,20 +57,21 @@ class Progress(NamedTuple):
 
     tokens: int
     updates: int
-    bits: float  # that the asked characters cost
+    cost: float  # of all that was asked, in the unit of the task's metric: bits, for symbols
     asked: int
     finite: bool  # False: a loss or weight was not finite after the last update, and training stopped there
     seconds: float  # of training, without compilation
     churn: float = 0.0  # weights that were exchanged or pruned, as a share of those that existed
+    rewiring_seconds: float = 0.0  # of `seconds`, in which patterns changed
 
 
 class _Counts(NamedTuple):
     tokens: jax.Array
     updates: jax.Array
-    bits: jax.Array
+    cost: jax.Array
     asked: jax.Array
     finite: jax.Array
-    outside: jax.Array  # symbols and targets of the last window that the task does not have
+    wrong: jax.Array  # inputs and targets of the last window that are none of the task
     idle: jax.Array  # windows without a token, in a row
 
 
@@ -81,7 +80,7 @@ class Trainer:
     """A network, how it learns, and from what. It knows no algorithm by name.
 
     Args:
-        algorithm: made for a cell and a loss on the task's targets (`Readout.loss`).
+        algorithm: made for a cell and a loss on the task's targets (`task.loss(readout)`).
         task: where the data comes from.
         optimiser: any of Optax.
         batch: lanes side by side.
@@ -113,14 +112,14 @@ class Trainer:
                 f"got {self.update_every}"
             )
         arguments.positive_integer("task.inputs", self.task.inputs)
-        arguments.positive_integer("task.classes", self.task.classes)
+        arguments.positive_integer("task.outputs", self.task.outputs)
         if self.algorithm.cell.inputs != self.task.inputs:
             raise ValueError(
                 f"`algorithm` must have a cell with the task's {self.task.inputs} inputs, got {self.algorithm.cell}"
             )
-        if isinstance(self.algorithm.loss, ReadoutLoss) and self.algorithm.loss.readout.classes != self.task.classes:
+        if isinstance(self.algorithm.loss, ReadoutLoss) and self.algorithm.loss.readout.classes != self.task.outputs:
             raise ValueError(
-                f"`algorithm` must have a loss on the task's {self.task.classes} classes, "
+                f"`algorithm` must have a loss on the task's {self.task.outputs} classes, "
                 f"got that of {self.algorithm.loss.readout}"
             )
 
@@ -159,7 +158,7 @@ class Trainer:
         cell = self.algorithm.cell
         h = jax.eval_shape(lambda: cell.output(cell.initial_state()))
         itemsize = jnp.result_type(*jax.tree.leaves(params.cell)).itemsize
-        memory.check_window(argument, steps, self.batch, h.size, self.task.classes, itemsize)
+        memory.check_window(argument, steps, self.batch, h.size, self.task.outputs, itemsize)
 
     def run(self, carry: Carry, tokens: int) -> tuple[Carry, Progress]:
         """Trains until that many more tokens have been seen. Takes the memory of `carry`: go on from the result."""
@@ -179,20 +178,20 @@ class Trainer:
             total = Progress(
                 total.tokens + int(counts.tokens),
                 total.updates + int(counts.updates),
-                total.bits + float(counts.bits),
+                total.cost + float(counts.cost),
                 total.asked + int(counts.asked),
                 bool(counts.finite),
                 total.seconds + changed + time.perf_counter() - begun,
                 total.churn + churn,
+                total.rewiring_seconds + changed,
             )
             self._check_counts(counts, total.updates)
         return carry, total
 
     def _check_counts(self, counts: _Counts, update: int) -> None:
-        if counts.outside > 0:
+        if counts.wrong > 0:
             raise ValueError(
-                f"`task` must give symbols in [0, {self.task.inputs}) and targets in [0, {self.task.classes}), or "
-                f"{PADDING} for none, got {int(counts.outside)} others in the window of update {update}"
+                f"`task` must give {self.task.allowed}, got {int(counts.wrong)} others in the window of update {update}"
             )
         if counts.idle >= MOST_IDLE:
             raise ValueError(f"`task` must give windows with tokens, got {MOST_IDLE} in a row without one")
@@ -311,7 +310,7 @@ class Trainer:
 
         def going_on(both: tuple[Carry, _Counts]) -> jax.Array:
             carry, counts = both
-            go = counts.finite & (counts.tokens < tokens) & (counts.outside == 0) & (counts.idle < MOST_IDLE)
+            go = counts.finite & (counts.tokens < tokens) & (counts.wrong == 0) & (counts.idle < MOST_IDLE)
             if plasticity is not None:
                 go &= ~plasticity.is_due(carry.wiring)
             if self.update_every is None:  # sequences may have outgrown the window
@@ -334,16 +333,16 @@ class Trainer:
             params = optax.apply_updates(params, updates)
             if plasticity is not None:
                 params = plasticity.mask(wiring, params)
-            bits = gradient.info.losses.astype(jnp.float32) * BITS  # [T, B]
-            carry = Carry(params, opt_state, state, self.task.learn(task, bits), wiring)
+            costs = self.task.costs(gradient.info.losses.astype(jnp.float32))  # [T, B]
+            carry = Carry(params, opt_state, state, self.task.learn(task, costs), wiring)
             new = jnp.maximum(window.tokens.astype(jnp.int32), 0)
             return carry, _Counts(
                 counts.tokens + new,
                 counts.updates + 1,
-                counts.bits + bits.sum(),
-                counts.asked + jnp.sum(window.targets != PADDING, dtype=jnp.int32),
+                counts.cost + costs.sum(),
+                counts.asked + jnp.sum(self.task.asked(window.targets), dtype=jnp.int32),
                 jnp.isfinite(gradient.loss),
-                count_outside(window.xs, self.task.inputs) + count_outside(window.targets, self.task.classes),
+                self.task.count_wrong(window),
                 jnp.where(new > 0, 0, counts.idle + 1),
             )
 
@@ -358,12 +357,22 @@ class Trainer:
         """The window, if it is what a task should give."""
         if not isinstance(window, Window):
             raise TypeError(f"`task` must give a sg.tasks.Window, got {type(window).__name__}")
-        wanted = {"xs": (steps, self.batch), "targets": (steps, self.batch), "is_start": (self.batch,), "tokens": ()}
-        arrays = Window(*(arguments.array(f"task.window.{name}", getattr(window, name)) for name in wanted))
-        for name, shape in wanted.items():
-            array, kind = getattr(arrays, name), jnp.bool_ if name == "is_start" else jnp.integer
-            if array.shape != shape or not jnp.issubdtype(array.dtype, kind):
-                needed = f"{'booleans' if name == 'is_start' else 'integers'} of shape {shape}"
+        parts = {
+            name: jax.tree.map(partial(arguments.array, f"task.window.{name}"), part)
+            for name, part in window._asdict().items()
+        }
+        arrays = Window(**parts)
+        wanted = self.task.shapes(steps, self.batch) | {
+            "is_start": ("booleans", jnp.bool_, (self.batch,)),
+            "tokens": ("integers", jnp.integer, ()),
+        }
+        for name, (word, kind, shape) in wanted.items():
+            try:
+                array = attrgetter(name)(arrays)
+            except AttributeError:
+                array = None
+            if getattr(array, "shape", None) != shape or not jnp.issubdtype(array.dtype, kind):
+                needed = f"{word} of shape {shape}"
                 raise ValueError(f"`task` must give windows whose {name} are {needed}, got {describe(array)}")
         return arrays
 

@@ -23,11 +23,10 @@ from snapgrad.algorithms.base import (
     initial_states,
     memoryless,
     param_dtype,
-    state_deltas,
-    unroll,
 )
+from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Credit, Kernel, Structure, from_tiles, to_tiles
+from snapgrad.kernels.base import Credit, Kernel, Structure
 from snapgrad.sparsity.reach import influence_blocks
 
 
@@ -36,24 +35,23 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, _: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
-        trajectory = unroll(kernel, cell, params, s_0, xs)
+        jacobians = cell.jacobians(params)
+        trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            jacobians = cell.jacobians(params)
             blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
-            tile = kernel.credit_tile
-            backward_at = jacobians.backward_at(kernel, params, blocks.dynamics, tile)
+            dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, by_column=True)
+            pull = jacobians.pull_at(kernel, params)
 
             def step(Lambda: Credit, at_t: Any) -> tuple[Credit, jax.Array]:
-                s_tm1, x_t, delta_t = at_t
-                D_t, pull = backward_at(s_tm1, x_t)
-                Lambda, credit = kernel.credit_step(blocks, Lambda, D_t, to_tiles(delta_t, tile))
-                return Lambda, pull(from_tiles(credit, xs.shape[1]))
+                local_t, delta_t = at_t
+                Lambda, credit = kernel.credit_step(blocks, Lambda, dynamics_at(local_t), delta_t)
+                return Lambda, pull(local_t, credit)
 
-            delta = state_deltas(cell, trajectory, deltas)
+            delta = lane_deltas(cell, trajectory, deltas)
             zero = kernel.zero_credit(blocks, xs.shape[1], param_dtype(params))
-            _, pulled = jax.lax.scan(step, zero, (trajectory.before, xs, delta), reverse=True)
-            return Outcome(jacobians.collect(kernel, params, trajectory.before, xs, pulled), s_0, ())
+            _, pulled = jax.lax.scan(step, zero, (trajectory.local, delta), reverse=True)
+            return Outcome(jacobians.collect(kernel, params, trajectory.local, pulled), s_0, ())
 
         return trajectory.outputs, backward
 

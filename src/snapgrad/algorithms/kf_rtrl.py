@@ -28,6 +28,9 @@ from snapgrad.kernels.select import Backend
 def kf_rtrl(cell: Cell, loss: Loss, *, backend: Backend = "auto") -> Algorithm:
     """An unbiased gradient with less noise than UORO's, for unit-wise cells; `init` needs a `key`.
 
+    Where patterns change, the factors stay: they estimate the influence of absent weights too, taken as zeros, and a
+    weight that is new starts with that.
+
     Args:
         cell: the recurrent cell, an `sg.UnitCell`: vanilla, the cuDNN variant of the GRU, LSTM, or one of your own.
         loss: (readout, h, target) -> scalar for one example at one step.

@@ -17,22 +17,26 @@ z_t = [x_t, 1].
 
 The sum lives on the grid of all pre-activations and all presynaptic values. With sparse weights the gradient is read
 at the entries that exist; an estimate that is unbiased on the whole grid is unbiased there.
+
+So when patterns change, the factors stay as they are. An entry that stays keeps its estimate. A product of factors
+cannot be set to zero at single entries, so an entry that is new does not start at zero but at what the grid has for it:
+the estimate of the influence that it has had as a weight of zero, which D has never depended on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import Outcome, Rule, param_dtype, propagation, select_lanes, state_deltas, unroll
 from snapgrad.cells.base import Cell, PyTree, as_vector
+from snapgrad.cells.rule import RuleDerivatives, rule_derivatives, rule_table
 from snapgrad.cells.unit import UnitCell, UnitParams
-from snapgrad.cells.unit_jacobians import rule_derivatives
 from snapgrad.kernels.base import Kernel
 from snapgrad.sparsity.matrix import multiply
 
@@ -85,13 +89,14 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
                 parts: tuple[Terms, ...], s_tm1: jax.Array, x_t: Any, delta_t: jax.Array, signs_t: jax.Array
             ) -> Any:
                 """One step of one example: the sums, and for each of them what the gradient is made of."""
-                by_D = propagation(cell, ready, s_tm1, x_t)
+                derivatives = rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t))
+                propagate = _propagation(cell, ready, derivatives, s_tm1, x_t)
                 grown = tuple(
                     Terms(
                         jnp.concatenate([old.sources, new.sources]),
-                        jnp.concatenate([jax.vmap(jax.vmap(by_D))(old.states), new.states]),
+                        jnp.concatenate([propagate(old.states), new.states]),
                     )
-                    for old, new in zip(parts, _immediate(cell, ready, s_tm1, x_t), strict=True)
+                    for old, new in zip(parts, _immediate(cell, derivatives, s_tm1, x_t), strict=True)
                 )
                 parts = tuple(compress(terms, signs_t[n]) for n, terms in enumerate(grown))
                 return parts, [(part.sources, part.states @ delta_t) for part in parts]
@@ -110,7 +115,10 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
             parts=jax.tree.map(lambda leaf: select_lanes(where, jnp.zeros((), leaf.dtype), leaf), memory.parts)
         )
 
-    return Rule(start, window, restart)
+    def transfer(kernel: Kernel, memory: Memory, old: PyTree, new: PyTree) -> Memory:
+        return memory  # which is that of the whole grid
+
+    return Rule(start, window, restart, transfer, structures=lambda params: ())
 
 
 def part_widths(cell: UnitCell) -> tuple[int, ...]:
@@ -120,31 +128,39 @@ def part_widths(cell: UnitCell) -> tuple[int, ...]:
     return cell.units + cell.recurrent_bias, cell.inputs + 1
 
 
-@lru_cache(maxsize=32)
 def reads_sums(cell: UnitCell) -> bool:
-    """Whether u and v enter the rule only as u + v, gate by gate: read from its program, not from values.
+    """Whether the derivatives by u and by v are the same, as where they enter the rule only as u + v.
 
-    A rule that hides the sum, inside a `jit` of its own for example, is not seen through: it gets two parts, which is
-    as unbiased.
+    A rule that hides the sum, inside a `jit` of its own for example, may not be seen through: it gets two parts, which
+    is as unbiased.
     """
-    scalar = jax.ShapeDtypeStruct((), jnp.result_type(float))
-    program = jax.make_jaxpr(cell.rule)((scalar,) * cell.states, (scalar,) * cell.gates, (scalar,) * cell.gates).jaxpr
-    us, vs = program.invars[cell.states : -cell.gates], program.invars[-cell.gates :]
-    pair = {id(a): b for a, b in [*zip(us, vs, strict=True), *zip(vs, us, strict=True)]}
-
-    def is_sum(equation: Any) -> bool:
-        a, b = equation.invars
-        return equation.primitive.name == "add" and pair.get(id(a)) is b
-
-    readers = [equation for equation in program.eqns if any(id(operand) in pair for operand in equation.invars)]
-    return not any(id(out) in pair for out in program.outvars) and all(
-        len(equation.invars) == 2 and is_sum(equation) for equation in readers
-    )
+    table = rule_table(cell)
+    return np.array_equal(table.by_input, table.by_recurrent)
 
 
-def _immediate(cell: UnitCell, ready: UnitParams, s_tm1: jax.Array, x_t: jax.Array) -> list[Terms]:
+def _propagation(
+    cell: UnitCell, ready: UnitParams, derivatives: RuleDerivatives, s_tm1: jax.Array, x_t: jax.Array
+) -> Callable[[jax.Array], jax.Array]:
+    """The product with D_t of one example, for any number of directions [..., states]."""
+    if not ready.recurrent.pattern.is_full:
+        by_D = propagation(cell, ready, s_tm1, x_t)
+        return lambda directions: jax.vmap(jax.vmap(by_D))(directions)
+    # There are as many directions as pre-activations: with D itself a direction costs one product, not one a gate.
+    weights = ready.recurrent.to_dense().reshape(cell.gates, cell.units, cell.units)
+    through = jnp.einsum("agi,gij->aij", derivatives.by_recurrent, weights)
+
+    def product(directions: jax.Array) -> jax.Array:
+        by_state = directions.reshape(*directions.shape[:-1], cell.states, cell.units)
+        own = jnp.einsum("abi,...bi->...ai", derivatives.by_state, by_state)
+        others = jnp.einsum("aij,...j->...ai", through, by_state[..., 0, :])
+        return (own + others).reshape(directions.shape)
+
+    return product
+
+
+def _immediate(cell: UnitCell, derivatives: RuleDerivatives, s_tm1: jax.Array, x_t: jax.Array) -> list[Terms]:
     """I_t as one Kronecker product a part."""
-    _, by_input, by_recurrent = rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t))
+    _, by_input, by_recurrent = derivatives
     h, x, one = s_tm1[0], as_vector(x_t, cell.inputs, s_tm1.dtype), jnp.ones(1, s_tm1.dtype)
     if reads_sums(cell):
         factors = [([h, x, one], by_input)]

@@ -31,6 +31,9 @@ from snapgrad.kernels.select import Backend
 def ok(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") -> Algorithm:
     """An unbiased gradient with the least noise that `rank` Kronecker products allow; `init` needs a `key`.
 
+    Where patterns change, the factors stay: they estimate the influence of absent weights too, taken as zeros, and a
+    weight that is new starts with that.
+
     Args:
         cell: the recurrent cell, an `sg.UnitCell`: vanilla, the cuDNN variant of the GRU, LSTM, or one of your own.
         loss: (readout, h, target) -> scalar for one example at one step.

@@ -7,7 +7,7 @@ A weight of zero leaves D as it is. So the influence of an absent weight c follo
 on the state entries that its unit reaches within n steps. The new connection would lead to that unit, which reaches the
 same with it and without, so g_c is exactly the gradient that SnAp-n would give to the weight if it were there, alone,
 with value zero. A probe is such a column of J, for each of a sample of absent weights, with the sum of its gradients.
-Probes follow a network whatever algorithm it learns by; they work for unit-wise cells.
+Probes follow a network whatever algorithm it learns by; they work for unit-wise cells and stacks of them.
 """
 
 from __future__ import annotations
@@ -19,49 +19,54 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from snapgrad.algorithms.base import param_dtype, state_deltas, unroll
-from snapgrad.cells.unit import UnitCell, UnitParams
-from snapgrad.cells.unit_jacobians import UnitJacobians
-from snapgrad.kernels.base import Influence, Kernel, Structure, to_tiles
+from snapgrad.algorithms.base import param_dtype
+from snapgrad.algorithms.linearised import lane_deltas, linearise
+from snapgrad.cells.base import Jacobians, PyTree
+from snapgrad.cells.stack import Stack
+from snapgrad.cells.unit import UnitCell
+from snapgrad.kernels.base import Influence, Kernel, Structure
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
+ProbedCell = UnitCell | Stack
+
 
 class Absent(NamedTuple):
-    """Sums of gradients at the patterns of absent weights; named as `UnitParams` names what exists."""
+    """Patterns of absent weights, or sums of gradients there; named as `UnitParams` names what exists.
 
-    recurrent: SparseMatrix
-    input: SparseMatrix
+    Of a stack there is a tuple of these, one a layer.
+    """
+
+    recurrent: Any
+    input: Any
 
 
 class Probes(NamedTuple):
     """What is carried along."""
 
-    gradients: Absent  # summed since the probes were set
+    gradients: PyTree  # `Absent`, summed since the probes were set
     influence: Influence
 
 
-def start(
-    kernel: Kernel, cell: UnitCell, params: UnitParams, order: int, absent: tuple[Pattern, Pattern], batch_size: int
-) -> Probes:
-    """Probes at these absent recurrent and input weights, with no past."""
+def start(kernel: Kernel, cell: ProbedCell, params: PyTree, order: int, absent: PyTree, batch_size: int) -> Probes:
+    """Probes at the patterns `absent` of absent weights, with no past."""
     dtype = param_dtype(params)
-    gradients = Absent(*(SparseMatrix(jnp.zeros(pattern.nnz, dtype), pattern) for pattern in absent))
+    gradients = _zeros(absent, dtype)
     return Probes(gradients, kernel.zeros(_blocks(cell, params, gradients, order), batch_size, dtype))
 
 
 def replace(
     kernel: Kernel,
-    cell: UnitCell,
-    old: UnitParams,
-    new: UnitParams,
+    cell: ProbedCell,
+    old: PyTree,
+    new: PyTree,
     order: int,
     probes: Probes,
-    absent: tuple[Pattern, Pattern],
+    absent: PyTree,
 ) -> Probes:
     """Other probes in the place of those that followed `old`, on parameters of other patterns; with no past."""
-    gradients = Absent(*(SparseMatrix(jnp.zeros(pattern.nnz, param_dtype(new)), pattern) for pattern in absent))
+    gradients = _zeros(absent, param_dtype(new))
     before, after = _blocks(cell, old, probes.gradients, order), _blocks(cell, new, gradients, order)
     all_new = np.full(after.n_params, before.n_params)
     return Probes(gradients, kernel.carry_over(before, after, all_new, probes.influence))
@@ -73,39 +78,45 @@ def restart(kernel: Kernel, probes: Probes, where: jax.Array) -> Probes:
 
 
 def follow(
-    kernel: Kernel, cell: UnitCell, params: UnitParams, order: int, probes: Probes, s_0: jax.Array, xs: Any, deltas: Any
+    kernel: Kernel, cell: ProbedCell, params: PyTree, order: int, probes: Probes, s_0: PyTree, xs: Any, deltas: Any
 ) -> Probes:
     """Takes the probes through a window of the network: from s_0, with inputs xs and dL/dh `deltas` [T, B, ...]."""
-    trajectory = unroll(kernel, cell, params, s_0, xs)
     jacobians, blocks = _jacobians(cell, params, probes.gradients), _blocks(cell, params, probes.gradients, order)
-    tile = kernel.influence_tile(xs.shape[1])
-    dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, tile)
-    immediate_at = jacobians.immediate_at(kernel, params, tile)
+    trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
+    dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics)
+    immediate_at = jacobians.immediate_at(kernel, params)
 
     def step(carry: tuple[Influence, jax.Array], at_t: Any) -> tuple[Any, None]:
         J_tm1, g = carry
-        s_tm1, x_t, delta_t = at_t
-        D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
-        J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile))
+        local_t, delta_t = at_t
+        J_t, g_t = kernel.influence_step(blocks, J_tm1, dynamics_at(local_t), immediate_at(local_t), delta_t)
         return (J_t, g + g_t), None
 
     g, unravel = ravel_pytree(probes.gradients)
-    at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
+    at = trajectory.local, lane_deltas(cell, trajectory, deltas)
     (J_T, g), _ = jax.lax.scan(step, (probes.influence, g), at)
     return Probes(unravel(g), J_T)
 
 
-def structures(cell: UnitCell, params: UnitParams, order: int, probes: Probes) -> tuple[Structure, ...]:
-    """What `follow` asks the kernel to work by."""
+def structures(cell: ProbedCell, params: PyTree, order: int, probes: Probes) -> tuple[Structure, ...] | None:
+    """What `follow` asks the kernel to work by; None if its program depends on the patterns in other ways too."""
     blocks = _blocks(cell, params, probes.gradients, order)
-    return blocks, *_jacobians(cell, params, probes.gradients).sums(blocks.dynamics, by_column=False)
+    sums = _jacobians(cell, params, probes.gradients).sums(blocks.dynamics, by_column=False)
+    return None if sums is None else (blocks, *sums)
 
 
-def _jacobians(cell: UnitCell, params: UnitParams, absent: Absent) -> UnitJacobians:
-    patterns = absent.recurrent.pattern, absent.input.pattern
-    return UnitJacobians.of(cell, params.recurrent.pattern, params.input.pattern, patterns)
+def _zeros(absent: PyTree, dtype: Any) -> PyTree:
+    def at(pattern: Pattern) -> SparseMatrix:
+        return SparseMatrix(jnp.zeros(pattern.nnz, dtype), pattern)
+
+    return jax.tree.map(at, absent)
 
 
-def _blocks(cell: UnitCell, params: UnitParams, absent: Absent, order: int) -> Blocks:
-    jacobians = _jacobians(cell, params, absent)
+def _jacobians(cell: ProbedCell, params: PyTree, gradients: PyTree) -> Jacobians:
+    absent = jax.tree.map(lambda m: m.pattern, gradients, is_leaf=lambda node: isinstance(node, SparseMatrix))
+    return cell.jacobians(params, absent)
+
+
+def _blocks(cell: ProbedCell, params: PyTree, gradients: PyTree, order: int) -> Blocks:
+    jacobians = _jacobians(cell, params, gradients)
     return influence_blocks(jacobians.groups, jacobians.dynamics, order)

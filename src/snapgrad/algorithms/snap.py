@@ -26,14 +26,13 @@ from snapgrad.algorithms.base import (
     Rule,
     build,
     param_dtype,
-    state_deltas,
-    unroll,
 )
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import rounding
-from snapgrad.kernels.base import Influence, Kernel, Structure, to_tiles
+from snapgrad.kernels.base import Influence, Kernel, Structure
 from snapgrad.kernels.select import Backend
 from snapgrad.sparsity.moves import parameter_sources
 from snapgrad.sparsity.pattern import Pattern
@@ -100,24 +99,24 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         return Memory(kernel.zeros(blocks_of(params), batch_size, jnp.bfloat16), rounding.start(key))
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, memory: Memory, xs: Any) -> tuple[jax.Array, Any]:
-        trajectory = unroll(kernel, cell, params, s_0, xs)
+        jacobians = cell.jacobians(params)
+        trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            blocks, jacobians = blocks_of(params), cell.jacobians(params)
-            tile = kernel.influence_tile(xs.shape[1])
-            immediate_at = jacobians.immediate_at(kernel, params, tile)
+            blocks = blocks_of(params)
+            immediate_at = jacobians.immediate_at(kernel, params)
             if decay is None:
-                dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, tile)
+                dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics)
             else:
-                decays = jnp.full((xs.shape[1], blocks.dynamics.nnz), decay, param_dtype(params))
-                dynamics_at = lambda s_tm1, x_t: to_tiles(decays, tile)  # noqa: E731
+                decays = jnp.full((blocks.dynamics.nnz, xs.shape[1]), decay, param_dtype(params))
+                dynamics_at = lambda local: decays  # noqa: E731
 
             def step(carry: tuple[Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
-                s_tm1, x_t, delta_t, noise_t = at_t
-                D_t, I_t = dynamics_at(s_tm1, x_t), immediate_at(s_tm1, x_t)
-                noise_t = jax.tree.map(lambda words: to_tiles(words, tile), noise_t)
-                J_t, g_t = kernel.influence_step(blocks, J_tm1, D_t, I_t, to_tiles(delta_t, tile), noise_t)
+                local_t, delta_t, noise_t = at_t
+                J_t, g_t = kernel.influence_step(
+                    blocks, J_tm1, dynamics_at(local_t), immediate_at(local_t), delta_t, noise_t
+                )
                 return (J_t, g + g_t), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
@@ -125,7 +124,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
             if memory.rounding is not None:
                 noise = rounding.noise(memory.rounding, *xs.shape[:2])
                 after = rounding.advance(memory.rounding, xs.shape[0])
-            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), noise
+            at = trajectory.local, lane_deltas(cell, trajectory, deltas), noise
             (J_T, g), _ = jax.lax.scan(step, (memory.J, g), at)
             return Outcome(unravel(g), trajectory.last, Memory(J_T, after))
 

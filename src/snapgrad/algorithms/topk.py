@@ -25,15 +25,14 @@ from snapgrad.algorithms.base import (
     Rule,
     build,
     param_dtype,
-    propagation,
     select_lanes,
-    state_deltas,
-    unroll,
 )
 from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.base import Cell, PyTree
-from snapgrad.kernels.base import Kernel, from_tiles
+from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
+from snapgrad.sparsity.moves import parameter_sources
 
 
 def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> Algorithm:
@@ -52,27 +51,28 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
         return jnp.zeros((batch_size, n_params, n_states), param_dtype(params))  # J, transposed
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
-        trajectory = unroll(kernel, cell, params, s_0, xs)
+        jacobians = cell.jacobians(params)
+        trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            jacobians, ready, batch_size = cell.jacobians(params), kernel.ready(params), xs.shape[1]
-            immediate_at = jacobians.immediate_at(kernel, params, kernel.influence_tile(batch_size))
-            groups = jacobians.groups
+            groups, dynamics = jacobians.groups, jacobians.dynamics
+            immediate_at = jacobians.immediate_at(kernel, params)
+            dynamics_at = jacobians.dynamics_at(kernel, params, dynamics)
             column, row = groups.entry_param, groups.entries.cols[groups.entry_credit]
-
-            def propagate(J: jax.Array, s_tm1: PyTree, x_t: Any) -> jax.Array:
-                return jax.vmap(propagation(cell, ready, s_tm1, x_t))(J)
+            zero = jnp.zeros((xs.shape[1], *dynamics.shape), J_0.dtype)
 
             def step(carry: tuple[jax.Array, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
-                s_tm1, x_t, delta_t = at_t
-                I_t = from_tiles(immediate_at(s_tm1, x_t), batch_size)  # [B, entries of I]
-                J_t = jax.vmap(propagate)(J_tm1, s_tm1, x_t).at[:, column, row].add(I_t, unique_indices=True)
+                local_t, delta_t = at_t
+                D_t, I_t = dynamics_at(local_t), immediate_at(local_t)
+                values = kernel.sums(I_t.at, I_t.left, I_t.right)
+                D_t = zero.at[:, dynamics.rows, dynamics.cols].set(D_t[: dynamics.nnz].T, unique_indices=True)
+                J_t = jnp.einsum("bqr,bpr->bpq", D_t, J_tm1).at[:, column, row].add(values.T, unique_indices=True)
                 J_t = _largest(J_t, k)
-                return (J_t, g + jnp.einsum("bs,bps->p", delta_t, J_t)), None
+                return (J_t, g + jnp.einsum("sb,bps->p", delta_t, J_t)), None
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
-            at = trajectory.before, xs, state_deltas(cell, trajectory, deltas)
+            at = trajectory.local, lane_deltas(cell, trajectory, deltas)
             (J_T, g), _ = jax.lax.scan(step, (J_0, g), at)
             return Outcome(unravel(g), trajectory.last, J_T)
 
@@ -81,7 +81,11 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
     def restart(kernel: Kernel, J: jax.Array, where: jax.Array) -> jax.Array:
         return select_lanes(where, jnp.zeros((), J.dtype), J)
 
-    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart), backend)
+    def transfer(kernel: Kernel, J: jax.Array, old: PyTree, new: PyTree) -> jax.Array:
+        with_zero = jnp.pad(J, ((0, 0), (0, 1), (0, 0)))  # the column of a parameter that is new
+        return with_zero[:, parameter_sources(old, new)]
+
+    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart, transfer), backend)
     n_states = ravel_pytree(cell.initial_state())[0].size
     if k > n_states:
         raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")

@@ -12,7 +12,7 @@ import optax
 import snapgrad as sg
 from snapgrad.bench.timing import Repeated
 from snapgrad.kernels import rounding
-from snapgrad.kernels.base import Kernel, to_tiles
+from snapgrad.kernels.base import Kernel, Products
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
 INPUTS = 4
@@ -52,16 +52,15 @@ def work(blocks: Blocks, batch: int) -> tuple[float, float]:
     return 2.0 * batch * (int(blocks.product_sizes() @ blocks.widths) + blocks.kept), 8.0 * batch * blocks.kept
 
 
-def fused_step(kernel: Kernel, blocks: Blocks, batch: int, dtype: Any = jnp.float32) -> Program:
-    """The influence step alone, on random values of D, I and dL/ds."""
-    keys = jax.random.split(jax.random.key(1), 3)
-    tile = kernel.influence_tile(batch)
-    sizes = blocks.dynamics.nnz, blocks.groups.nnz, blocks.states
-    values = (0.05 * jax.random.normal(key, (batch, n)) for key, n in zip(keys, sizes, strict=True))
-    D, I, delta = (to_tiles(value, tile) for value in values)
-    noise = None
-    if dtype == jnp.bfloat16:
-        noise = to_tiles(rounding.noise(rounding.start(None), 1, batch)[0], tile)
+def fused_step(kernel: Kernel, net: Network, order: int, batch: int, dtype: Any = jnp.float32) -> Program:
+    """The influence step alone, on random values of D, of the factors of I and of dL/ds."""
+    jacobians, blocks = net.cell.jacobians(net.params.cell), net.blocks(order)
+    at = jacobians.sums(blocks.dynamics, by_column=False)[1]
+    keys = jax.random.split(jax.random.key(1), 4)
+    sizes = blocks.dynamics.nnz, at.left, at.right, blocks.states
+    D, left, right, delta = (0.05 * jax.random.normal(key, (n, batch)) for key, n in zip(keys, sizes, strict=True))
+    I = Products(left, right, at)
+    noise = None if dtype != jnp.bfloat16 else rounding.noise(rounding.start(None), 1, batch)[0]
 
     def step(carry: Any) -> Any:
         J, total = carry

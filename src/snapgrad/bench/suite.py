@@ -67,7 +67,7 @@ def cells(name: str, units: int, sparsity: float, batch: int, rounds: int) -> li
     fitting = [order for order in ORDERS if _fits(net, order, batch)]
     programs = rates.programs()
     for order in fitting:
-        programs[f"fused {order}"] = fused_step(NATIVE, net.blocks(order), batch)
+        programs[f"fused {order}"] = fused_step(NATIVE, net, order, batch)
         programs[f"online {order}"] = online(net, sg.snap(net.cell, loss, order=order), batch)
     programs["bptt"] = _bptt(net, batch)
     seconds = medians(programs, rounds)
@@ -157,8 +157,7 @@ def language_model(rounds: int) -> list[Record]:
 def bfloat16(units: int, sparsity: float, rounds: int) -> list[Record]:
     """What storing J in bfloat16 saves, and what it does to the gradient of the hundredth step of a stream."""
     net = network("GRU", units, sparsity)
-    blocks = net.blocks(2)
-    programs = {name: fused_step(NATIVE, blocks, 16, dtype) for name, dtype in _STORAGE.items()}
+    programs = {name: fused_step(NATIVE, net, 2, 16, dtype) for name, dtype in _STORAGE.items()}
     seconds = medians(programs, rounds)
     errors = _gradient_error(net)
     ratio = seconds["bfloat16"] / seconds["float32"]

@@ -14,14 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from snapgrad.kernels.base import Kernel, Sums
+from snapgrad.kernels.base import Kernel, Products, Sums
 from snapgrad.sparsity.matrix import as_index
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
 PyTree = Any
-Pull = Callable[[jax.Array], PyTree]
-AtBatch = Callable[[PyTree, jax.Array], jax.Array]  # (s_tm1 [B, ...], x_t [B, ...]) -> values
+Local = PyTree  # what D_t and I_t of a batch are made of: the derivatives of a step, or what they follow from
 
 
 class Jacobians(abc.ABC):
@@ -42,40 +41,42 @@ class Jacobians(abc.ABC):
         """Entries of D and I that detection may have kept for nothing; none where patterns follow from a rule."""
         return 0
 
-    @abc.abstractmethod
-    def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
-        """The function (s_tm1, x_t) -> values of D_t at the `wanted` part of its pattern.
-
-        It takes a batch [B, ...] and gives [tiles, nnz, tile] (`kernels.base.to_tiles`); what depends on `params` alone
-        is done once, here.
-        """
+    # The functions below are made once for a window: what depends on `params` alone is done then. They take and give a
+    # batch with its lanes innermost: states [..., B], inputs [..., B], values [n, B].
 
     @abc.abstractmethod
-    def immediate_at(self, kernel: Kernel, params: PyTree, tile: int) -> AtBatch:
-        """The function (s_tm1, x_t) -> values of I_t in the order of `groups`, for a batch, in tiles."""
+    def forward_at(self, kernel: Kernel, params: PyTree) -> Callable[[PyTree, jax.Array], tuple[PyTree, Local]]:
+        """The function (s_tm1, x_t) -> s_t and what D_t and I_t are made of, in one pass."""
 
     @abc.abstractmethod
-    def backward_at(
-        self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int
-    ) -> Callable[[PyTree, jax.Array], tuple[jax.Array, Pull]]:
-        """The function (s_tm1, x_t) -> D_t as from `dynamics_at` but column by column, and a function of its credit.
+    def dynamics_at(
+        self, kernel: Kernel, params: PyTree, wanted: Pattern, *, by_column: bool = False
+    ) -> Callable[[Local], jax.Array]:
+        """The function to the values of D_t at the `wanted` part of its pattern, row by row or column by column."""
 
-        Credit, [B, nnz(groups.entries)], is how much the loss changes with each state entry, as each group of
-        parameters is allowed to see it. The function turns it into what `collect` needs of it.
+    @abc.abstractmethod
+    def immediate_at(self, kernel: Kernel, params: PyTree) -> Callable[[Local], Products]:
+        """The function to the values of I_t in the order of `groups`."""
+
+    @abc.abstractmethod
+    def pull_at(self, kernel: Kernel, params: PyTree) -> Callable[[Local, jax.Array], PyTree]:
+        """The function from credit [nnz(groups.entries), B] to what `collect` needs of it.
+
+        Credit is how much the loss changes with each state entry, as each group of parameters is allowed to see it.
         """
 
     def sums(self, wanted: Pattern, *, by_column: bool) -> tuple[Sums, ...] | None:
-        """The sums that `dynamics_at` and `immediate_at` ask a kernel for, or with `by_column` those of `backward_at`.
+        """The sums that `dynamics_at` and `immediate_at` ask a kernel for; with `by_column`, of whole sequences.
 
         None if the values come in any other way: their program then depends on the patterns.
         """
         return None
 
     @abc.abstractmethod
-    def collect(self, kernel: Kernel, params: PyTree, s_tm1: PyTree, x_t: jax.Array, pulled: PyTree) -> PyTree:
+    def collect(self, kernel: Kernel, params: PyTree, local: Local, pulled: PyTree) -> PyTree:
         """The sum over a whole window of credit times I: a gradient shaped like `params`.
 
-        `s_tm1`, `x_t` and `pulled`, what the steps' functions returned, are [T, B, ...].
+        `local` and `pulled`, what the steps' functions returned, are [T, ...].
         """
 
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from snapgrad.cells.base import AtBatch, Cell, Jacobians, Pull, PyTree, as_vector
+from snapgrad.cells.base import Cell, Jacobians, PyTree, as_vector
 from snapgrad.cells.detection import jacobian_patterns
-from snapgrad.kernels.base import Kernel, to_tiles
+from snapgrad.kernels.base import Kernel, Products, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
 
@@ -75,6 +75,13 @@ def _detect(cell: GeneralCell, structure: Any, leaves: tuple[Any, ...]) -> Detec
         return DetectedJacobians(cell, jax.tree.unflatten(structure, [jnp.zeros(*leaf) for leaf in leaves]))
 
 
+class GeneralLocal(NamedTuple):
+    """What D and I of one step of a batch follow from."""
+
+    s: PyTree  # [..., B] before the step
+    x: jax.Array  # [inputs, B], or indices [B]
+
+
 class DetectedJacobians(Jacobians):
     """D and I of a general cell, for parameters of one structure."""
 
@@ -131,41 +138,53 @@ class DetectedJacobians(Jacobians):
         found = jax.jit(lambda points: [jnp.any(seen, axis=0) for seen in jax.lax.map(exists, points)])(points)
         return sum(int(jnp.sum(~seen)) for seen in found)
 
-    def dynamics_at(self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int) -> AtBatch:
-        return self._at(self._dynamics_of, params, self._find(wanted), tile)
+    def forward_at(self, kernel: Kernel, params: PyTree) -> Callable[[PyTree, jax.Array], tuple[PyTree, GeneralLocal]]:
+        ready = kernel.ready(params)
+        step = jax.vmap(lambda s, x: self.cell.step(ready, s, x), in_axes=-1, out_axes=-1)
+        return lambda s_tm1, x_t: (step(s_tm1, x_t), GeneralLocal(s_tm1, x_t))
 
-    def immediate_at(self, kernel: Kernel, params: PyTree, tile: int) -> AtBatch:
-        return self._at(self._immediate_of, params, self._immediate_order, tile)
+    def dynamics_at(
+        self, kernel: Kernel, params: PyTree, wanted: Pattern, *, by_column: bool = False
+    ) -> Callable[[GeneralLocal], jax.Array]:
+        order = self.dynamics.find(wanted.rows, wanted.cols)
+        return self._at(self._dynamics_of, params, order[wanted.column_order] if by_column else order)
 
-    def _at(self, jacobian_of: Any, params: PyTree, order: Any, tile: int) -> AtBatch:
+    def immediate_at(self, kernel: Kernel, params: PyTree) -> Callable[[GeneralLocal], Products]:
+        values_at = self._at(self._immediate_of, params, self._immediate_order)
+
+        def products(local: GeneralLocal) -> Products:
+            values = values_at(local)
+            return Products(values, jnp.ones((1, values.shape[1]), values.dtype), self._times_one)
+
+        return products
+
+    @cached_property
+    def _times_one(self) -> Sums:
+        entries = np.arange(self.groups.nnz)
+        return Sums.of((self.groups.nnz, 1), self.groups.nnz, entries, entries, np.zeros_like(entries))
+
+    def _at(self, jacobian_of: Any, params: PyTree, order: Any) -> Callable[[GeneralLocal], jax.Array]:
         flat_params = ravel_pytree(params)[0]
 
         def one(s_tm1: PyTree, x_t: jax.Array) -> jax.Array:
             x_t = as_vector(x_t, self.cell.inputs, flat_params.dtype)
             return jacobian_of(flat_params, ravel_pytree(s_tm1)[0], x_t).data[order]
 
-        return lambda s_tm1, x_t: to_tiles(jax.vmap(one)(s_tm1, x_t), tile)
+        return lambda local: jax.vmap(one, in_axes=-1, out_axes=-1)(*local)
 
-    def backward_at(
-        self, kernel: Kernel, params: PyTree, wanted: Pattern, tile: int
-    ) -> Callable[[PyTree, jax.Array], tuple[jax.Array, Pull]]:
-        order = self._find(wanted)[wanted.column_order]
-        dynamics_at = self._at(self._dynamics_of, params, order, tile)
-        return lambda s_tm1, x_t: (dynamics_at(s_tm1, x_t), lambda credit: credit)
+    def pull_at(self, kernel: Kernel, params: PyTree) -> Callable[[GeneralLocal, jax.Array], jax.Array]:
+        return lambda local, credit: credit
 
-    def _find(self, wanted: Pattern) -> Any:
-        return self.dynamics.find(wanted.rows, wanted.cols)
-
-    def collect(self, kernel: Kernel, params: PyTree, s_tm1: PyTree, x_t: jax.Array, pulled: PyTree) -> PyTree:
-        immediate_at = self.immediate_at(kernel, params, 1)
+    def collect(self, kernel: Kernel, params: PyTree, local: GeneralLocal, pulled: jax.Array) -> PyTree:
+        immediate_at = self._at(self._immediate_of, params, self._immediate_order)
 
         def one_step(total: jax.Array, at_t: Any) -> tuple[jax.Array, None]:
-            s, x, credit = at_t
-            products = jnp.sum(immediate_at(s, x)[..., 0] * credit[:, self.groups.entry_credit], axis=0)
+            local_t, credit = at_t
+            products = jnp.sum(immediate_at(local_t) * credit[self.groups.entry_credit], axis=1)
             return total.at[self.groups.entry_param].add(products), None
 
         zero = jnp.zeros_like(ravel_pytree(params)[0])
-        total, _ = jax.lax.scan(one_step, zero, (s_tm1, x_t, pulled))
+        total, _ = jax.lax.scan(one_step, zero, (local, pulled))
         return self._unravel_params(total)
 
 

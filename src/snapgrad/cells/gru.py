@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from snapgrad import arguments, memory
 from snapgrad.cells.general import GeneralCell
+from snapgrad.cells.rule import known_structure
 from snapgrad.cells.unit import UnitCell
-from snapgrad.cells.unit_jacobians import known_structure
 from snapgrad.sparsity.masks import random_matrix, random_pattern
 from snapgrad.sparsity.matrix import multiply
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from snapgrad.cells.rule import known_structure
 from snapgrad.cells.unit import UnitCell
-from snapgrad.cells.unit_jacobians import known_structure
 
 
 @known_structure(

@@ -11,6 +11,7 @@ from snapgrad import arguments
 from snapgrad.cells.base import Cell, Jacobians
 from snapgrad.cells.stack_jacobians import StackJacobians
 from snapgrad.cells.unit import UnitCell, UnitParams
+from snapgrad.sparsity.pattern import Pattern
 
 StackParams = tuple[UnitParams, ...]  # one a layer
 StackState = tuple[jax.Array, ...]  # [S, units] a layer
@@ -86,23 +87,15 @@ class Stack(Cell):
         return tuple(cell.initial_state() for cell in self.cells)
 
     def step(self, params: StackParams, s: StackState, x: jax.Array) -> StackState:
-        return self._run(params, s, x)[1]
+        after = []
+        for cell, own, s_tm1 in zip(self.cells, params, s, strict=True):
+            after.append(cell.step(own, s_tm1, x))
+            x = cell.output(after[-1])
+        return tuple(after)
 
     def output(self, s: StackState) -> jax.Array:
         return self.cells[-1].output(s[-1])
 
-    def layer_inputs(self, params: StackParams, s: StackState, x: jax.Array) -> tuple[jax.Array, ...]:
-        """What every layer reads in a step: x, then the new h of the layer below."""
-        return self._run(params, s, x)[0]
-
-    def _run(self, params: StackParams, s: StackState, x: jax.Array) -> tuple[tuple[jax.Array, ...], StackState]:
-        inputs, after = [], []
-        for cell, own, s_tm1 in zip(self.cells, params, s, strict=True):
-            s_t = cell.step(own, s_tm1, x)
-            inputs.append(x)
-            after.append(s_t)
-            x = cell.output(s_t)
-        return tuple(inputs), tuple(after)
-
-    def jacobians(self, params: StackParams) -> Jacobians:
-        return StackJacobians.of(self, tuple((own.recurrent.pattern, own.input.pattern) for own in params))
+    def jacobians(self, params: StackParams, absent: tuple[tuple[Pattern, Pattern], ...] | None = None) -> Jacobians:
+        """The derivatives of `step`; with `absent`, I is that of weights which do not exist, layer by layer."""
+        return StackJacobians.of(self, tuple((own.recurrent.pattern, own.input.pattern) for own in params), absent)

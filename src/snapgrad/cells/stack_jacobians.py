@@ -21,14 +21,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.cells.base import AtBatch, Jacobians, Pull
-from snapgrad.cells.unit_jacobians import UnitJacobians
-from snapgrad.kernels.base import Kernel, Sums, from_tiles, to_tiles
+from snapgrad.cells.base import Jacobians
+from snapgrad.cells.unit_jacobians import UnitJacobians, UnitLocal
+from snapgrad.kernels.base import Kernel, Products, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
 if TYPE_CHECKING:
     from snapgrad.cells.stack import Stack, StackParams, StackState
+
+
+StackLocal = tuple[UnitLocal, ...]  # one a layer
 
 
 class Terms(NamedTuple):
@@ -50,11 +53,22 @@ def product_terms(left: Pattern, right: Pattern) -> Terms:
 
 
 class StackJacobians(Jacobians):
-    """D and I of a stack whose layers' weights have the given patterns."""
+    """D and I of a stack whose layers' weights have the given patterns.
 
-    def __init__(self, cell: Stack, patterns: tuple[tuple[Pattern, Pattern], ...]):
+    With `absent`, I is that of weights which do not exist, as in `UnitJacobians`.
+    """
+
+    def __init__(
+        self,
+        cell: Stack,
+        patterns: tuple[tuple[Pattern, Pattern], ...],
+        absent: tuple[tuple[Pattern, Pattern], ...] | None = None,
+    ):
         self.cell = cell
-        self.layers = [UnitJacobians.of(own, *pair) for own, pair in zip(cell.cells, patterns, strict=True)]
+        self.layers = [
+            UnitJacobians.of(own, *pair, candidates)
+            for own, pair, candidates in zip(cell.cells, patterns, absent or (None,) * len(patterns), strict=True)
+        ]
         self._state_starts = _starts(layer.dynamics.shape[0] for layer in self.layers)
         self._build_through()
         self._build_dynamics()
@@ -62,8 +76,12 @@ class StackJacobians(Jacobians):
 
     @staticmethod
     @lru_cache(maxsize=32)
-    def of(cell: Stack, patterns: tuple[tuple[Pattern, Pattern], ...]) -> StackJacobians:
-        return StackJacobians(cell, patterns)
+    def of(
+        cell: Stack,
+        patterns: tuple[tuple[Pattern, Pattern], ...],
+        absent: tuple[tuple[Pattern, Pattern], ...] | None = None,
+    ) -> StackJacobians:
+        return StackJacobians(cell, patterns, absent)
 
     def _build_through(self) -> None:
         """The patterns of all Q, and how each is made of the one a layer below."""
@@ -165,76 +183,78 @@ class StackJacobians(Jacobians):
         sizes = self._one + 1, int(self._dynamics_starts[-1])
         return Sums.of(sizes, wanted.nnz, place[kept], left_of[kept], right_of[kept])
 
-    def _inputs_at(self, kernel: Kernel, params: StackParams) -> Callable[[StackState, jax.Array], Any]:
-        ready = kernel.ready(params)
-        return jax.vmap(lambda s_tm1, x_t: self.cell.layer_inputs(ready, s_tm1, x_t))
+    def forward_at(
+        self, kernel: Kernel, params: StackParams
+    ) -> Callable[[StackState, jax.Array], tuple[StackState, StackLocal]]:
+        steps = [layer.forward_at(kernel, own) for layer, own in zip(self.layers, params, strict=True)]
 
-    def _through_at(self, kernel: Kernel, params: StackParams, tile: int) -> Callable[[StackState, Any], jax.Array]:
-        """The function (s_tm1, inputs of all layers) -> values of all Q, and a one, in tiles."""
-        by_input_at = [layer.by_input_at(kernel, own, tile) for layer, own in zip(self.layers, params, strict=True)]
+        def forward(s_tm1: StackState, x_t: jax.Array) -> tuple[StackState, StackLocal]:
+            after, locals = [], []
+            for step, own in zip(steps, s_tm1, strict=True):
+                s_t, local = step(own, x_t)
+                after.append(s_t)
+                locals.append(local)
+                x_t = s_t[0]
+            return tuple(after), tuple(locals)
 
-        def values(s_tm1: StackState, inputs: Any) -> jax.Array:
+        return forward
+
+    def _through_at(self, kernel: Kernel, params: StackParams) -> Callable[[StackLocal], jax.Array]:
+        """The function to the values of all Q, and a one."""
+        by_input_at = [layer.by_input_at(kernel, own) for layer, own in zip(self.layers, params, strict=True)]
+
+        def values(local: StackLocal) -> jax.Array:
             found: dict[tuple[int, int], jax.Array] = {}
             for above, below in self._through:
                 if below == above - 1:
-                    found[above, below] = by_input_at[above](s_tm1[above], inputs[above])
+                    found[above, below] = by_input_at[above](local[above])
                 else:
                     by_input, onwards = found[above, above - 1], found[above - 1, below]
                     found[above, below] = kernel.sums(self._through_sums[above, below], by_input, onwards)
-            batch_size, dtype = s_tm1[0].shape[0], s_tm1[0].dtype
-            return jnp.concatenate([*found.values(), to_tiles(jnp.ones((batch_size, 1), dtype), tile)], axis=1)
+            h = local[0].h
+            return jnp.concatenate([*found.values(), jnp.ones((1, h.shape[1]), h.dtype)])
 
         return values
 
-    def dynamics_at(self, kernel: Kernel, params: StackParams, wanted: Pattern, tile: int) -> AtBatch:
+    def dynamics_at(
+        self, kernel: Kernel, params: StackParams, wanted: Pattern, *, by_column: bool = False
+    ) -> Callable[[StackLocal], jax.Array]:
+        through_at, sums = self._through_at(kernel, params), self._dynamics_sums(wanted, by_column)
         own_at = [
-            layer.dynamics_at(kernel, own, layer.dynamics, tile) for layer, own in zip(self.layers, params, strict=True)
+            layer.dynamics_at(kernel, own, layer.dynamics, by_column=by_column)
+            for layer, own in zip(self.layers, params, strict=True)
         ]
-        return self._at(kernel, params, self._dynamics_sums(wanted, by_column=False), own_at, tile)
 
-    def immediate_at(self, kernel: Kernel, params: StackParams, tile: int) -> AtBatch:
-        own_at = [layer.immediate_at(kernel, own, tile) for layer, own in zip(self.layers, params, strict=True)]
-        return self._at(kernel, params, self._immediate_sums, own_at, tile)
-
-    def _at(self, kernel: Kernel, params: StackParams, sums: Sums, own_at: list[AtBatch], tile: int) -> AtBatch:
-        inputs_at, through_at = self._inputs_at(kernel, params), self._through_at(kernel, params, tile)
-
-        def values(s_tm1: StackState, x_t: jax.Array) -> jax.Array:
-            inputs = inputs_at(s_tm1, x_t)
-            own = [at(s, x) for at, s, x in zip(own_at, s_tm1, inputs, strict=True)]
-            return kernel.sums(sums, through_at(s_tm1, inputs), jnp.concatenate(own, axis=1))
+        def values(local: StackLocal) -> jax.Array:
+            own = [at(part) for at, part in zip(own_at, local, strict=True)]
+            return kernel.sums(sums, through_at(local), jnp.concatenate(own))
 
         return values
 
-    def backward_at(
-        self, kernel: Kernel, params: StackParams, wanted: Pattern, tile: int
-    ) -> Callable[[StackState, jax.Array], tuple[jax.Array, Pull]]:
-        inputs_at, through_at = self._inputs_at(kernel, params), self._through_at(kernel, params, tile)
-        sums = self._dynamics_sums(wanted, by_column=True)
-        own_at = [
-            layer.backward_at(kernel, own, layer.dynamics, tile) for layer, own in zip(self.layers, params, strict=True)
-        ]
+    def immediate_at(self, kernel: Kernel, params: StackParams) -> Callable[[StackLocal], Products]:
+        through_at = self._through_at(kernel, params)
+        own_at = [layer.immediate_at(kernel, own) for layer, own in zip(self.layers, params, strict=True)]
 
-        def backward(s_tm1: StackState, x_t: jax.Array) -> tuple[jax.Array, Pull]:
-            inputs = inputs_at(s_tm1, x_t)
-            through = through_at(s_tm1, inputs)
-            own = [at(s, x) for at, s, x in zip(own_at, s_tm1, inputs, strict=True)]
+        def products(local: StackLocal) -> Products:
+            own = [at(part) for at, part in zip(own_at, local, strict=True)]
+            values = jnp.concatenate([kernel.sums(factors.at, factors.left, factors.right) for factors in own])
+            return Products(through_at(local), values, self._immediate_sums)
 
-            def pull(credit: jax.Array) -> Any:
-                seen = kernel.sums(self._credit_sums, to_tiles(credit, tile), through)
-                parts = jnp.split(from_tiles(seen, credit.shape[0]), self._entry_starts[1:-1], axis=1)
-                return tuple(pull_layer(part) for (_, pull_layer), part in zip(own, parts, strict=True))
+        return products
 
-            return kernel.sums(sums, through, jnp.concatenate([D for D, _ in own], axis=1)), pull
+    def pull_at(self, kernel: Kernel, params: StackParams) -> Callable[[StackLocal, jax.Array], Any]:
+        through_at = self._through_at(kernel, params)
+        pulls = [layer.pull_at(kernel, own) for layer, own in zip(self.layers, params, strict=True)]
 
-        return backward
+        def pull(local: StackLocal, credit: jax.Array) -> Any:
+            seen = jnp.split(kernel.sums(self._credit_sums, credit, through_at(local)), self._entry_starts[1:-1])
+            return tuple(of_layer(own, part) for of_layer, own, part in zip(pulls, local, seen, strict=True))
 
-    def collect(self, kernel: Kernel, params: StackParams, s_tm1: StackState, x_t: jax.Array, pulled: Any) -> Any:
-        inputs = jax.vmap(self._inputs_at(kernel, params))(s_tm1, x_t)
-        return tuple(
-            layer.collect(kernel, own, s, x, credit)
-            for layer, own, s, x, credit in zip(self.layers, params, s_tm1, inputs, pulled, strict=True)
-        )
+        return pull
+
+    def collect(self, kernel: Kernel, params: StackParams, local: StackLocal, pulled: Any) -> Any:
+        each = zip(self.layers, params, local, pulled, strict=True)
+        return tuple(layer.collect(kernel, own, part, credit) for layer, own, part, credit in each)
 
 
 def _starts(sizes: Any) -> Any:

@@ -19,7 +19,8 @@ import numpy as np
 
 from snapgrad import arguments, memory
 from snapgrad.cells.base import Cell, Jacobians
-from snapgrad.cells.unit_jacobians import UnitJacobians, apply_rule
+from snapgrad.cells.rule import apply_rule
+from snapgrad.cells.unit_jacobians import UnitJacobians
 from snapgrad.sparsity.masks import random_matrix, random_pattern
 from snapgrad.sparsity.matrix import SparseMatrix, describe, multiply
 from snapgrad.sparsity.pattern import Pattern
@@ -234,8 +235,9 @@ class UnitCell(Cell):
     def multiplied(self, params: UnitParams) -> tuple[Pattern, ...]:
         return tuple(m.pattern for m in (params.recurrent, params.input) if not m.pattern.is_full)
 
-    def jacobians(self, params: UnitParams) -> Jacobians:
-        return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern)
+    def jacobians(self, params: UnitParams, absent: tuple[Pattern, Pattern] | None = None) -> Jacobians:
+        """The derivatives of `step`; with `absent`, I is that of recurrent and input weights which do not exist."""
+        return UnitJacobians.of(self, params.recurrent.pattern, params.input.pattern, absent)
 
 
 @lru_cache(maxsize=64)

@@ -7,21 +7,22 @@ With A = dF/ds [S, S], U = dF/du and V = dF/dv [S, G] of every unit:
     I[(i,a), W_x[g,i,l]]  = U_i[a,g] x_l            I[(i,a), b[g,i]]   = U_i[a,g]
 
 That is O(units) differentiation; no units x units Jacobian is ever differentiated. State entry (i,a) is number a*k + i.
+The forward pass computes them beside the new state; those that exist, each once, stand in one array (cells/rule.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.cells.base import AtBatch, Jacobians, Pull, as_vector
-from snapgrad.cells.detection import jacobian_patterns
-from snapgrad.kernels.base import Kernel, Sums, to_tiles
+from snapgrad.cells.base import Jacobians, as_vector
+from snapgrad.cells.rule import apply_with_derivatives, rule_structure, rule_table
+from snapgrad.kernels.base import Kernel, Products, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -29,60 +30,12 @@ if TYPE_CHECKING:
     from snapgrad.cells.unit import UnitCell, UnitParams
 
 
-def one_unit(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
-    """F on one unit: s [S], u and v [G] to the next s [S]."""
-    return jnp.stack(cell.rule(tuple(s), tuple(u), tuple(v)))
+class UnitLocal(NamedTuple):
+    """What D and I of one step of a batch are made of."""
 
-
-def apply_rule(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
-    """F on every unit: s [S, k], u and v [G, k] to the next s [S, k]."""
-    return jax.vmap(partial(one_unit, cell), in_axes=1, out_axes=1)(s, u, v)
-
-
-class RuleDerivatives(NamedTuple):
-    """A, U and V of every unit (values), or of the rule (which of them exist)."""
-
-    by_state: Any  # A [S, S, k]
-    by_input: Any  # U [S, G, k]
-    by_recurrent: Any  # V [S, G, k]
-
-
-def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> RuleDerivatives:
-    """A, U, V of every unit by reverse-mode autodiff of the rule: S pull-backs, each of all units at once."""
-    _, pull_back = jax.vjp(partial(apply_rule, cell), s, u, v)
-    # What the rule computes on its way is stored: XLA would compute it again for every derivative.
-    pull_back = jax.lax.optimization_barrier(pull_back)
-    component = jnp.eye(cell.states, dtype=s.dtype)
-    rows = [pull_back(jnp.broadcast_to(component[a][:, None], s.shape)) for a in range(cell.states)]
-    return RuleDerivatives(*(jnp.stack(row) for row in zip(*rows, strict=True)))
-
-
-# What `rule_structure` would find for the rules of the library's own cells; the suite compares. A process that needs no
-# others does not import asdex for them, which takes as long as importing JAX.
-KNOWN: dict[Any, RuleDerivatives] = {}
-
-
-def known_structure(by_state: Any, by_input: Any, by_recurrent: Any) -> Callable[[Any], Any]:
-    """Says of a rule which of A [S, S], U and V [S, G] exist."""
-
-    def remember(rule: Any) -> Any:
-        KNOWN[rule] = RuleDerivatives(*(np.array(part, bool) for part in (by_state, by_input, by_recurrent)))
-        return rule
-
-    return remember
-
-
-@lru_cache(maxsize=32)
-def rule_structure(cell: UnitCell) -> RuleDerivatives:
-    """Which of A [S, S], U and V [S, G] exist: read from the program of the rule's derivative, not from values."""
-    return KNOWN[cell.rule] if cell.rule in KNOWN else detected_structure(cell)
-
-
-def detected_structure(cell: UnitCell) -> RuleDerivatives:
-    """What `rule_structure` reads from the program."""
-    one = jnp.zeros(cell.states), jnp.zeros(cell.gates), jnp.zeros(cell.gates)
-    found = jacobian_patterns(partial(one_unit, cell), one)
-    return RuleDerivatives(*(pattern.mask() for pattern in found.patterns))
+    derivatives: jax.Array  # [derivatives * units, B]: those of `RuleTable`, unit by unit
+    h: jax.Array  # [units, B] before the step
+    x: jax.Array  # [inputs, B], or indices [B]
 
 
 class UnitJacobians(Jacobians):
@@ -97,6 +50,7 @@ class UnitJacobians(Jacobians):
     ):
         self.cell = cell
         self._structure = rule_structure(cell)
+        self._table = rule_table(cell)
         self._recurrent, self._input, self._absent = recurrent, input, absent
         rows, cols = self._dynamics_entries
         self.dynamics = Pattern.merged(rows, cols, (cell.states * cell.units,) * 2)
@@ -192,21 +146,20 @@ class UnitJacobians(Jacobians):
         sizes = self._derivatives, self.cell.units + self.cell.inputs + 1
         return Sums.of(sizes, self.groups.nnz, np.arange(self.groups.nnz), derivative, presynaptic[param])
 
-    # All derivatives of a batch stand in one array, in tiles: U, V, A of every unit. Where each is found:
+    # Where each derivative is found in `UnitLocal.derivatives`:
 
     def _by_input(self, unit: Any, component: Any, gate: Any) -> Any:
-        return (component * self.cell.gates + gate) * self.cell.units + unit
+        return self._table.by_input[component, gate] * self.cell.units + unit
 
     def _by_recurrent(self, unit: Any, component: Any, gate: Any) -> Any:
-        return self._by_input(unit, component + self.cell.states, gate)
+        return self._table.by_recurrent[component, gate] * self.cell.units + unit
 
     def _by_state(self, unit: Any, component: Any, frm: Any) -> Any:
-        before = 2 * self.cell.units * self.cell.states * self.cell.gates
-        return before + (component * self.cell.states + frm) * self.cell.units + unit
+        return self._table.by_state[component, frm] * self.cell.units + unit
 
     @property
     def _derivatives(self) -> int:
-        return self.cell.units * self.cell.states * (2 * self.cell.gates + self.cell.states)
+        return self.cell.units * len(self._table.first)
 
     @lru_cache(maxsize=32)  # noqa: B019  # as many as networks, which are few and shared
     def _dynamics_sums(self, wanted: Pattern, by_column: bool) -> Sums:
@@ -224,72 +177,64 @@ class UnitJacobians(Jacobians):
         dynamics = self._dynamics_sums(wanted, by_column)
         return (dynamics,) if by_column else (dynamics, self._immediate_sums)
 
-    def _derivatives_at(self, kernel: Kernel, params: UnitParams) -> Callable[[jax.Array, jax.Array], RuleDerivatives]:
+    def forward_at(
+        self, kernel: Kernel, params: UnitParams
+    ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, UnitLocal]]:
         cell, ready = self.cell, kernel.ready(params)
-        return jax.vmap(lambda s_tm1, x_t: rule_derivatives(cell, s_tm1, *cell.preactivations(ready, s_tm1, x_t)))
+        preactivations = jax.vmap(lambda s, x: cell.preactivations(ready, s, x), in_axes=-1, out_axes=-1)
 
-    def _in_one(self, derivatives: RuleDerivatives, tile: int) -> jax.Array:
-        A, U, V = (part.reshape(part.shape[0], -1) for part in derivatives)
-        return to_tiles(jnp.concatenate([U, V, A], axis=1), tile)
+        def forward(s_tm1: jax.Array, x_t: jax.Array) -> tuple[jax.Array, UnitLocal]:
+            s_t, derivatives = apply_with_derivatives(cell, s_tm1, *preactivations(s_tm1, x_t))
+            return s_t, UnitLocal(derivatives, s_tm1[0], x_t)
 
-    def backward_at(
-        self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int
-    ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, Pull]]:
-        derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=True)
+        return forward
 
-        def backward(s_tm1: jax.Array, x_t: jax.Array) -> tuple[jax.Array, Pull]:
-            derivatives = derivatives_at(s_tm1, x_t)
-            dynamics = kernel.sums(sums, self._in_one(derivatives, tile), _weights(params))
-            return dynamics, lambda credit: jax.vmap(self._to_preactivations)(derivatives, credit)
+    def dynamics_at(
+        self, kernel: Kernel, params: UnitParams, wanted: Pattern, *, by_column: bool = False
+    ) -> Callable[[UnitLocal], jax.Array]:
+        sums, recurrent = self._dynamics_sums(wanted, by_column), params.recurrent
+        # The weights, and a one for what is multiplied by none; for all lanes.
+        weights = jnp.append(recurrent.values, jnp.ones(1, recurrent.dtype))[:, None]
+        return lambda local: kernel.sums(sums, local.derivatives, weights)
 
-        return backward
+    def by_input_at(self, kernel: Kernel, params: UnitParams) -> Callable[[UnitLocal], jax.Array]:
+        """The function to the values of ds_t/dx_t = U W_x."""
+        weights = params.input.values[:, None]
+        return lambda local: kernel.sums(self._input_sums, local.derivatives, weights)
 
-    def dynamics_at(self, kernel: Kernel, params: UnitParams, wanted: Pattern, tile: int) -> AtBatch:
-        derivatives_at, sums = self._derivatives_at(kernel, params), self._dynamics_sums(wanted, by_column=False)
-        return lambda s_tm1, x_t: kernel.sums(sums, self._in_one(derivatives_at(s_tm1, x_t), tile), _weights(params))
+    def immediate_at(self, kernel: Kernel, params: UnitParams) -> Callable[[UnitLocal], Products]:
+        def products(local: UnitLocal) -> Products:
+            h, inputs = local.h, self.cell.inputs
+            x = jax.vmap(lambda x: as_vector(x, inputs, h.dtype), in_axes=-1, out_axes=-1)(local.x)
+            sources = jnp.concatenate([h, x, jnp.ones((1, h.shape[1]), h.dtype)])
+            return Products(local.derivatives, sources, self._immediate_sums)
 
-    def by_input_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
-        """The function (s_tm1, x_t) -> values of ds_t/dx_t = U W_x, for a batch, in tiles."""
-        derivatives_at, weights = self._derivatives_at(kernel, params), params.input.values[None, :, None]
-        return lambda s_tm1, x_t: kernel.sums(self._input_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), weights)
+        return products
 
-    def immediate_at(self, kernel: Kernel, params: UnitParams, tile: int) -> AtBatch:
-        cell, derivatives_at = self.cell, self._derivatives_at(kernel, params)
+    def pull_at(self, kernel: Kernel, params: UnitParams) -> Callable[[UnitLocal, jax.Array], Any]:
+        return self._to_preactivations
 
-        def presynaptic(s_tm1: jax.Array, x_t: jax.Array) -> jax.Array:
-            return jnp.concatenate([s_tm1[0], as_vector(x_t, cell.inputs, s_tm1.dtype), jnp.ones(1, s_tm1.dtype)])
-
-        def values(s_tm1: jax.Array, x_t: jax.Array) -> jax.Array:
-            sources = to_tiles(jax.vmap(presynaptic)(s_tm1, x_t), tile)
-            return kernel.sums(self._immediate_sums, self._in_one(derivatives_at(s_tm1, x_t), tile), sources)
-
-        return values
-
-    def _to_preactivations(self, derivatives: RuleDerivatives, credit: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """dL/du and dL/dv [G, k] of one example."""
-        units = self.cell.units
+    def _to_preactivations(self, local: UnitLocal, credit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """dL/du and dL/dv [G, k, B]."""
+        units, lanes = local.h.shape
         borders = np.cumsum([units * len(components) for components in self._components])[:-1]
-        parts = [part.reshape(units, -1) for part in jnp.split(credit, borders)]
+        parts = [part.reshape(units, -1, lanes) for part in jnp.split(credit, borders)]
+        derivatives = local.derivatives.reshape(-1, units, lanes)
 
-        def by_gate(derivative: jax.Array, kinds: list[int]) -> jax.Array:
+        def by_gate(number_of: Any, kinds: list[int]) -> jax.Array:
             rows = []
             for gate, kind in enumerate(kinds):
                 touched = enumerate(self._components[kind])
-                seen = [parts[kind][:, e] * derivative[component, gate] for e, component in touched]
-                rows.append(sum(seen, jnp.zeros(units, credit.dtype)))
+                seen = [parts[kind][:, e] * derivatives[number_of[component, gate]] for e, component in touched]
+                rows.append(sum(seen, jnp.zeros((units, lanes), credit.dtype)))
             return jnp.stack(rows)
 
-        _, U, V = derivatives
-        return by_gate(U, self._kind_of[0]), by_gate(V, self._kind_of[1])
+        return by_gate(self._table.by_input, self._kind_of[0]), by_gate(self._table.by_recurrent, self._kind_of[1])
 
-    def collect(self, kernel: Kernel, params: UnitParams, s_tm1: jax.Array, x_t: jax.Array, pulled: Any) -> UnitParams:
+    def collect(self, kernel: Kernel, params: UnitParams, local: UnitLocal, pulled: Any) -> UnitParams:
         def preactivations(params: UnitParams) -> tuple[jax.Array, jax.Array]:
             ready = kernel.ready(params)
-            return jax.vmap(jax.vmap(lambda s, x: self.cell.preactivations(ready, s, x)))(s_tm1, x_t)
+            of_one = jax.vmap(lambda h, x: self.cell.preactivations(ready, h[None], x), in_axes=-1, out_axes=-1)
+            return jax.vmap(of_one)(local.h, local.x)
 
         return jax.vjp(preactivations, params)[1](pulled)[0]
-
-
-def _weights(params: UnitParams) -> jax.Array:
-    """The recurrent weights, and a one for what is multiplied by none; for all lanes."""
-    return jnp.append(params.recurrent.values, jnp.ones(1, params.recurrent.dtype))[None, :, None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from snapgrad.cells.rule import known_structure
 from snapgrad.cells.unit import UnitCell
-from snapgrad.cells.unit_jacobians import known_structure
 
 
 @known_structure(by_state=[[0]], by_input=[[1]], by_recurrent=[[1]])

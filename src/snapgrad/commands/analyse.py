@@ -13,17 +13,17 @@ import tyro
 
 from snapgrad import analysis, arguments
 from snapgrad.analysis import Kept
-from snapgrad.readouts import Readout
 from snapgrad.report.hinton import hinton
 from snapgrad.report.style import PARAMETERS
-from snapgrad.runs.build import CROP, READOUTS, Experiment, build, network
+from snapgrad.runs.build import CROP, named_task
+from snapgrad.runs.checkpoint import Checkpoint
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import network as network_label
+from snapgrad.runs.loading import load_network
 from snapgrad.runs.options import CopyOptions, Options
 from snapgrad.tasks.base import Window
 from snapgrad.tasks.copy import Copy
 from snapgrad.terminal import print_table
-from snapgrad.train import Carry
 
 LARGEST = 32  # state entries that a diagram stays readable with
 
@@ -48,17 +48,9 @@ class Analyse:
         """Restores the newest checkpoint, analyses it, and writes down what was found."""
         arguments.positive_integer("sequences", self.sequences)
         run = RunDirectory.open(self.run_directory)
-        options = run.options()
-        with run.locked():
-            experiment = build(options)
-            found = run.restore(experiment.start())
-        if found is None:
-            raise ValueError(f"a run must have a checkpoint to be analysed, got none in {run.path}")
-        carry, totals = found
-        window = sequences(options, experiment, carry, self.sequences)
-        cell, _ = network(options, experiment.trainer.task.inputs)
-        readout = Readout(experiment.trainer.task.classes, READOUTS[options.readout])
-        rows = analysis.analyse(cell, readout.loss, carry.params, window.xs, window.targets)
+        (cell, readout, params, options, _), checkpoint = load_network(run)
+        totals, window = checkpoint.totals, sequences(options, checkpoint, self.sequences)
+        rows = analysis.analyse(cell, named_task(options)[0].loss(readout), params, window.xs, window.targets)
         out = self.out or run.path / "analysis"
         out.mkdir(parents=True, exist_ok=True)
         result: dict[str, Any] = {
@@ -67,11 +59,11 @@ class Analyse:
             "orders": [{name: _plain(value) for name, value in row._asdict().items()} for row in rows],
         }
         (out / "analysis.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        influence = analysis.true_influence(cell, carry.params.cell, window.xs[:, 0])
+        influence = analysis.true_influence(cell, params.cell, window.xs[:, 0])
         drawn = influence.J.shape[0] <= LARGEST
         if drawn:
             title = f"{network_label(options)}, after {totals.updates:,} updates: J after {len(window.xs)} steps"
-            write_diagram(title, influence, carry.params.cell, out)
+            write_diagram(title, influence, params.cell, out)
         if self.json:
             print(json.dumps({"out": str(out.resolve()), **result}))
         else:
@@ -91,10 +83,11 @@ def cells(row: Kept) -> tuple[str, ...]:
     return f"SnAp-{row.order}", *shares, f"{row.kept_mean:.2e}", dropped, f"{row.cosine:.4f}"
 
 
-def sequences(options: Options, experiment: Experiment, carry: Carry, number: int) -> Window:
+def sequences(options: Options, checkpoint: Checkpoint, number: int) -> Window:
     """Whole sequences that the run has not seen, from reset; copies of the length that the curriculum has reached."""
-    task = experiment.trainer.task
-    steps, level = task.sequence_steps(carry.task), task.level(carry.task)
+    task, _ = named_task(options)
+    reached = checkpoint.part("task", task.start(jax.random.key(0), options.batch))
+    steps, level = task.sequence_steps(reached), task.level(reached)
     if isinstance(options, CopyOptions) and level is not None:
         task = Copy(int(level))  # all strings of that length; `steps` ends before the flag that a fixed length adds
     state = task.start(jax.random.fold_in(jax.random.key(options.seed), 1), number)

@@ -37,6 +37,9 @@ class Costs:
     order: int = 2
     """Order of SnAp."""
 
+    rank: int = 1
+    """Rank of UORO and OK."""
+
     batch: int = 16
     """Sequences side by side."""
 
@@ -51,13 +54,13 @@ class Costs:
 
     def run(self) -> None:
         """Prints the counts."""
-        for name in ("units", "layers", "inputs", "order", "batch", "window"):
+        for name in ("units", "layers", "inputs", "order", "rank", "batch", "window"):
             arguments.positive_integer(name, getattr(self, name))
         arguments.sparsity(self.sparsity)
         seed_in_range(self.seed)
         cell = layered(self.cell, self.inputs, self.units, self.layers)
         params = cell.init(jax.random.key(self.seed), sparsity=self.sparsity)
-        found = costs(cell, params, order=self.order, batch=self.batch, window=self.window)
+        found = costs(cell, params, order=self.order, rank=self.rank, batch=self.batch, window=self.window)
         if self.json:
             counts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
             methods = {name: dataclasses.asdict(cost) for name, cost in found.methods.items()}

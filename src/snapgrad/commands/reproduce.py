@@ -26,7 +26,7 @@ class Reproduce:
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """ablations, copy, costs, influence, lm-dense, lm-sparse, staleness, wide, or all."""
+    """ablations, copy, costs, influence, lm-dense, lm-sparse, pruning, rewiring, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
     """smoke: seconds; small: hours on two cores; paper: the paper's own settings, for a big machine."""
@@ -63,12 +63,12 @@ class Reproduce:
 
     def train(self, chosen: list[Experiment]) -> list[str]:
         """All experiments at once, but those whose seconds are compared one after the other, with nothing beside."""
-        from snapgrad.reproduction import costs, influence
+        from snapgrad.reproduction import costs, influence, measurements
 
-        own = {"costs": costs.carry_out, "influence": influence.carry_out}  # those that are not made of runs
+        own = {"costs": costs.measure, "influence": influence.measure}  # those that are not made of runs
         for one in chosen:
             if one.kind in own:
-                own[one.kind](one, self.size, self.results)
+                measurements.carry_out(one, self.size, self.results, own[one.kind])
         chosen = [one for one in chosen if one.kind == "runs"]
         alone = [one for one in chosen if one.settings(self.size).get("jobs") == 1]
         together = [one for one in chosen if one not in alone]

@@ -14,7 +14,7 @@ import tyro
 from snapgrad.runs.build import Experiment, build
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.label import directory_name, label, network
-from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.runs.options import AddingOptions, CharsOptions, CopyOptions, MackeyGlassOptions, Options
 from snapgrad.runs.progress import bar, brief
 from snapgrad.runs.resolve import resolved
 from snapgrad.runs.training import Diverged, Interrupted, run_training
@@ -48,6 +48,20 @@ class TrainChars(Given):
     run: CharsOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainAdding(Given):
+    """Learn to add the two marked numbers of a sequence (Hochreiter & Schmidhuber 1997)."""
+
+    run: AddingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMackeyGlass(Given):
+    """Learn to forecast a chaotic series (Mackey & Glass 1977)."""
+
+    run: MackeyGlassOptions
+
+
 @dataclass(frozen=True)
 class Train:
     """Train a network on a task, in a directory of its own that can be resumed and reported on."""
@@ -55,6 +69,8 @@ class Train:
     task: (
         Annotated[TrainCopy, tyro.conf.subcommand("copy", prefix_name=False)]
         | Annotated[TrainChars, tyro.conf.subcommand("chars", prefix_name=False)]
+        | Annotated[TrainAdding, tyro.conf.subcommand("adding", prefix_name=False)]
+        | Annotated[TrainMackeyGlass, tyro.conf.subcommand("mackey-glass", prefix_name=False)]
     )
 
     def run(self) -> None:

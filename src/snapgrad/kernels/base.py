@@ -1,6 +1,7 @@
 """What a kernel provides: the operations that cost time, on a batch, at the patterns of one network.
 
-An algorithm asks for a kernel and never knows which one it has. All indices are static; only values are traced.
+An algorithm asks for a kernel and never knows which one it has. All indices are static; only values are traced. Values
+of a batch are [n, B], its lanes innermost: that is how vectors take them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ import abc
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,6 +49,14 @@ class Sums:
         return content.hexdigest()
 
 
+class Products(NamedTuple):
+    """Values of I that are not written out: each is left[i] * right[j], in the order of the groups."""
+
+    left: jax.Array  # [n, B]
+    right: jax.Array  # [m, B]
+    at: Sums  # of one term each
+
+
 Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
 
 
@@ -75,14 +83,8 @@ class Kernel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def influence_tile(self, batch_size: int) -> int:
-        """Lanes a tile in what `influence_step` takes."""
-
-    credit_tile: int  # lanes a tile in what `credit_step` takes and gives
-
-    @abc.abstractmethod
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
-        """`sums` of `left`, in tiles, with `right`, in tiles too or [1, right, 1] for all lanes; in tiles as well."""
+        """`sums` of `left` [n, B] with `right` [m, B], or [m, 1] for all lanes."""
 
     @abc.abstractmethod
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
@@ -94,14 +96,14 @@ class Kernel(abc.ABC):
         blocks: Blocks,
         J: Influence,
         D: jax.Array,
-        I: jax.Array,
+        I: Products,
         delta: jax.Array,
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         """J <- D J + I on the kept entries, and the gradient delta . J [params], summed over the batch.
 
-        In tiles: D of nnz(blocks.dynamics), I of nnz(I) in the order of the groups, delta = dL/ds of the states; and
-        the noise of this step (`rounding.noise`) where J is stored in bfloat16 and D is not, else None.
+        D [nnz(blocks.dynamics), B], delta = dL/ds [states, B]; and the noise of this step (`rounding.noise`) where J is
+        stored in bfloat16 and D is not, else None.
         """
 
     @abc.abstractmethod
@@ -121,9 +123,9 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
-        """One step back: D^T (Lambda + delta), and Lambda + delta at the groups' entries.
+        """One step back: D^T (Lambda + delta), and Lambda + delta at the groups' entries, [nnz(groups.entries), B].
 
-        In tiles: D of nnz(blocks.dynamics), column by column, delta of the states; the result of nnz(groups.entries).
+        D [nnz(blocks.dynamics), B] stands column by column; delta is [states, B].
         """
 
 
@@ -145,17 +147,3 @@ def place_sources(
     at = np.minimum(np.searchsorted(had, wants), max(len(had) - 1, 0))
     found = had[at] == wants if len(had) else np.zeros(len(wants), bool)
     return np.where(found, order[at] if len(had) else 0, nowhere)
-
-
-def to_tiles(values: jax.Array, tile: int) -> jax.Array:
-    """Values of a batch [B, n] as [tiles, n, tile], lanes innermost; the last tile is filled up with zeros."""
-    batch_size, n = values.shape
-    tiles = -(-batch_size // tile)
-    padded = jnp.pad(values, ((0, tiles * tile - batch_size), (0, 0)))
-    return jnp.swapaxes(padded.reshape(tiles, tile, n), 1, 2)
-
-
-def from_tiles(values: jax.Array, batch_size: int) -> jax.Array:
-    """What `to_tiles` made of [B, n]."""
-    tiles, n, tile = values.shape
-    return jnp.swapaxes(values, 1, 2).reshape(tiles * tile, n)[:batch_size]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Structure, Sums, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
@@ -22,21 +22,40 @@ from snapgrad.sparsity.reach import Blocks
 # benchmarks/products.py: the two are equal between 20 % and 50 %, by size.
 DENSE_FROM_DENSITY = 0.3
 
-# How long J is made for patterns that change, times what is kept of it. Little at first, because forgetting goes over
-# all of it and random patterns hardly differ in what they keep; more when that was not enough.
+# How long J is made for patterns that change, times what is kept of it. Little at first, because random patterns hardly
+# differ in what they keep; more when that was not enough.
 ROOM, GROWTH = 1.05, 1.25
 
 TILE = binding.TILE
 
 
+class Lanes(NamedTuple):
+    """J of a batch. A lane that starts anew is only marked: the next step takes no past from it, at no cost."""
+
+    J: jax.Array  # [tiles, kept or more, tile]
+    fresh: jax.Array  # [lanes] in which J counts as zero, whatever stands there
+
+
+def settled(memory: Any) -> Any:
+    """A tree in which every J is as it counts: zeros are written where a lane starts anew."""
+
+    def settle(part: Any) -> Any:
+        if not isinstance(part, Lanes):
+            return part
+        tiles, _, tile = part.J.shape
+        J = jnp.where(part.fresh.reshape(tiles, 1, tile), jnp.zeros((), part.J.dtype), part.J)
+        return Lanes(J, jnp.zeros_like(part.fresh))
+
+    return jax.tree.map(settle, memory, is_leaf=lambda part: isinstance(part, Lanes))
+
+
 class NativeKernel(Kernel):
-    """J is one array [tiles, kept or more, tile], Lambda one array [tiles, rows of all blocks, tile].
+    """J is one array with a mark for every lane (`Lanes`), Lambda one array [tiles, rows of all blocks, tile].
 
     With `slots` its programs find their plans there, so that patterns can change; full matrices stay as they are.
     """
 
     name = "native"
-    credit_tile = TILE
     dense_from_density = DENSE_FROM_DENSITY
 
     def __init__(self, slots: Slots | None = None):
@@ -68,58 +87,62 @@ class NativeKernel(Kernel):
 
         return map_matrices(form, params)
 
-    def influence_tile(self, batch_size: int) -> int:
-        return TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
-
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
-        size = self._room(sums, len(sums.starts) - 1)
-        out = jax.ShapeDtypeStruct((left.shape[0], size, left.shape[2]), left.dtype)
+        out = jax.ShapeDtypeStruct((self._room(sums, len(sums.starts) - 1), left.shape[1]), left.dtype)
         return _call("sums", out)(left, right, plan=self._plan(sums))
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
-        tile = self.influence_tile(batch_size)
-        return jnp.zeros((-(-batch_size // tile), blocks.kept, tile), dtype)
+        tile = TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
+        tiles = -(-batch_size // tile)
+        return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros(tiles * tile, bool))
 
     def influence_step(
         self,
         blocks: Blocks,
         J: Influence,
         D: jax.Array,
-        I: jax.Array,
+        I: Products,
         delta: jax.Array,
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
         if noise is None:
-            noise = jnp.zeros((J.shape[0], 0, J.shape[2]), jnp.uint32)
+            noise = jnp.zeros((0, delta.shape[1]), jnp.uint32)
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
-        call = _call("influence_step", (_like(J), gradient), in_place=True)
-        J, g = call(J, D, I, delta, noise, plan=self._plan(blocks))
-        return J, g
+        call = _call("influence_step", (_like(J.J), gradient), in_place=True)
+        values = (_filled(value, len(J.fresh)) for value in (D, I.left, I.right, delta, noise))
+        J_t, g = call(J.J, *values, J.fresh, plan=self._plan(blocks), products=self._plan(I.at))
+        return Lanes(J_t, jnp.zeros_like(J.fresh)), g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
-        tiles, _, tile = J.shape
-        lanes = jnp.pad(where, (0, tiles * tile - len(where))).reshape(tiles, tile)
-        return _call("forget", _like(J), in_place=True)(J, lanes)
+        return J._replace(fresh=J.fresh | _filled(where, len(J.fresh)))
 
     def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
-        length, tile = J.shape[1:]
+        had_length, tile = J.J.shape[1:]
+        length = had_length
         if length < new.kept:
             length = math.ceil(GROWTH * new.kept)
         elif length == old.kept:  # patterns have not changed before
             length = math.ceil(ROOM * new.kept)
         had, has = binding.influence_places(old, tile), binding.influence_places(new, tile)
-        at = np.full(length, J.shape[1])
-        at[: new.kept] = place_sources(had, has, sources, new.states, J.shape[1])
-        return _take(J, at.astype(np.int32))
+        at = np.full(length, had_length)
+        at[: new.kept] = place_sources(had, has, sources, new.states, had_length)
+        return J._replace(J=_take(J.J, at.astype(np.int32)))
 
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         return jnp.zeros((-(-batch_size // TILE), self._room(blocks, blocks.credits), TILE), dtype)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
-        credit = jax.ShapeDtypeStruct((D.shape[0], blocks.groups.entries.nnz, TILE), D.dtype)
+        lanes = Lambda.shape[0] * TILE
+        credit = jax.ShapeDtypeStruct((blocks.groups.entries.nnz, lanes), D.dtype)
         call = _call("credit_step", (_like(Lambda), credit), in_place=True)
-        Lambda, at_entries = call(Lambda, D, delta, plan=self._plan(blocks))
-        return Lambda, at_entries
+        Lambda, at_entries = call(Lambda, _filled(D, lanes), _filled(delta, lanes), plan=self._plan(blocks))
+        return Lambda, at_entries[:, : D.shape[1]]
+
+
+def _filled(values: jax.Array, lanes: int) -> jax.Array:
+    """Values [..., B] with lanes of zeros behind them, up to whole tiles: J and its gradient stay zero there."""
+    missing = lanes - values.shape[-1]
+    return values if missing == 0 else jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
 
 
 _take = jax.jit(partial(jnp.take, axis=1, mode="fill", fill_value=0))

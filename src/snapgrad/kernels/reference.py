@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapgrad.kernels import rounding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Sums, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Sums, place_sources
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
@@ -146,16 +146,9 @@ class ReferenceKernel(Kernel):
     def ready(self, params: Any) -> Any:
         return map_matrices(lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
 
-    def influence_tile(self, batch_size: int) -> int:
-        return 1
-
-    credit_tile = 1
-
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
         left_of, right_of = _sum_table(sums)
-        return jnp.sum(append_zero(left[..., 0])[:, left_of] * append_zero(right[..., 0])[:, right_of], axis=-1)[
-            ..., None
-        ]
+        return jnp.sum(append_zero(left.T)[:, left_of] * append_zero(right.T)[:, right_of], axis=-1).T
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
@@ -165,13 +158,13 @@ class ReferenceKernel(Kernel):
         blocks: Blocks,
         J: Influence,
         D: jax.Array,
-        I: jax.Array,
+        I: Products,
         delta: jax.Array,
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
-        D, I, delta = D[..., 0], I[..., 0], delta[..., 0]
-        J_t = _add_immediate(blocks, _propagate(blocks, D, tuple(old.astype(D.dtype) for old in J)), I)
-        return J_t if noise is None else _round(blocks, J_t, noise), _contract(blocks, delta, J_t)
+        immediate = self.sums(I.at, I.left, I.right).T
+        J_t = _add_immediate(blocks, _propagate(blocks, D.T, tuple(old.astype(D.dtype) for old in J)), immediate)
+        return J_t if noise is None else _round(blocks, J_t, noise), _contract(blocks, delta.T, J_t)
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
         return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
@@ -188,10 +181,10 @@ class ReferenceKernel(Kernel):
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
         by_row = np.argsort(blocks.dynamics.column_order)
-        delta, D, buckets = append_zero(delta[..., 0]), append_zero(D[:, by_row, 0]), layout(blocks).buckets
+        delta, D, buckets = append_zero(delta.T), append_zero(D.T[:, by_row]), layout(blocks).buckets
         Lambda = tuple(L + delta[:, bucket.rows] for bucket, L in zip(buckets, Lambda, strict=True))
         earlier = tuple(_product_back(D[:, bucket.dynamics], L) for bucket, L in zip(buckets, Lambda, strict=True))
-        return earlier, _at_entries(blocks, Lambda, delta)[..., None]
+        return earlier, _at_entries(blocks, Lambda, delta).T
 
 
 def _places(blocks: Blocks) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -244,7 +237,7 @@ def _add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -
 
 def _round(blocks: Blocks, influence: Influence, noise: jax.Array) -> Influence:
     """J in bfloat16."""
-    word, turn = noise[:, 0, :, None, None], noise[:, 1, :, None, None]  # [B, 1, 1, 1]
+    word, turn = noise[..., None, None, None]  # [B, 1, 1, 1]
     return tuple(
         rounding.to_bfloat16(J, rounding.draw(word, turn, _numbers(blocks, bucket)))
         for bucket, J in zip(layout(blocks).buckets, influence, strict=True)

@@ -33,7 +33,7 @@ def advance(state: jax.Array, steps: int) -> jax.Array:
 
 
 def noise(state: jax.Array, steps: int, batch_size: int) -> jax.Array:
-    """What `influence_step` draws from at each of the next steps, [steps, B, 2]: a word of the lane, and its turn.
+    """What `influence_step` draws from at each of the next steps, [steps, 2, B]: a word of the lane, and its turn.
 
     The word is the lane's own for 16 steps; the turn is which of the 16 points comes now, in the highest four bits.
     """
@@ -42,7 +42,7 @@ def noise(state: jax.Array, steps: int, batch_size: int) -> jax.Array:
     lane = jnp.arange(batch_size, dtype=jnp.uint32)[None]
     word = _mix(_mix(_mix(seed) + (step >> 4) * _GOLDEN) + lane * _GOLDEN)
     turn = (step & 15) * (word | 1) << 28  # an odd stride goes through all of them
-    return jnp.stack([word, turn], axis=-1)
+    return jnp.stack([word, turn], axis=1)
 
 
 def draw(word: jax.Array, turn: jax.Array, entry: Any) -> jax.Array:

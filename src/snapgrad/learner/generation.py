@@ -28,8 +28,8 @@ def prepare(
     is_classifier = settings.loss == "cross_entropy"
     if settings.symbols != is_classifier or (settings.symbols and settings.inputs != settings.outputs):
         raise ValueError(
-            "`generate` must be called on a learner whose predictions can be inputs, symbols and as many classes or "
-            f"numbers and numbers, got {settings.inputs} inputs (symbols={settings.symbols}) and {settings.outputs} "
+            "`generate` must be called on a learner whose predictions can be its inputs, symbols and as many classes "
+            f"or numbers and numbers, got {settings.inputs} inputs (symbols={settings.symbols}) and {settings.outputs} "
             f"outputs (loss={arguments.shown(settings.loss)})"
         )
     xs = np.repeat(samples.x(x)[None], length, axis=0)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from snapgrad import arguments
 from snapgrad.algorithms.interface import Algorithm, State
+from snapgrad.kernels.native import settled
 
 BadValues = Literal["skip", "clip"]
 InfluenceGrowth = Literal["warn", "decay", "reset"]
@@ -82,11 +83,10 @@ class Guards:
 
         def look(state: State) -> tuple[State, jax.Array, jax.Array]:
             whole = algorithm.reset(state, broken)
-            fresh = algorithm.reset(state, jnp.ones_like(broken)).memory
-            largest = _largest(whole.memory)
+            memory, fresh = settled(whole.memory), settled(algorithm.reset(state, jnp.ones_like(broken)).memory)
+            largest = _largest(memory)
             limit = jnp.asarray(self.influence_limit, largest.dtype)
             grown = ~(largest <= limit)
-            memory = whole.memory
             if self.influence_growth == "decay":
                 memory = _scaled(memory, jnp.where(grown, limit / largest, 1))
             forget = grown if self.influence_growth == "reset" else ~jnp.isfinite(largest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import jax
+from jax.flatten_util import ravel_pytree
 
 if TYPE_CHECKING:
     from snapgrad.learner.online import OnlineLearner
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 def widen(learner: OnlineLearner, fresh: OnlineLearner) -> None:
     """Makes `fresh`, which has more outputs and the same other settings, go on from where `learner` is."""
     old, new = learner._carry(), fresh._carry()
-    merged = jax.tree.map(_overlay, (new.params, new.opt_state), (old.params, old.opt_state))
-    fresh._go_on(old._replace(params=merged[0], opt_state=merged[1]))
+    params = jax.tree.map(_overlay, new.params, old.params)
+    # What is kept of all parameters in one vector (optax.flatten) is put back into their shapes.
+    (new_flat, new_shaped), (old_flat, old_shaped) = (ravel_pytree(carry.params) for carry in (new, old))
+
+    def overlay(new: jax.Array, old: jax.Array) -> jax.Array:
+        if new.shape != new_flat.shape or old.shape != old_flat.shape:
+            return _overlay(new, old)
+        return ravel_pytree(jax.tree.map(_overlay, new_shaped(new), old_shaped(old)))[0]
+
+    fresh._go_on(old._replace(params=params, opt_state=jax.tree.map(overlay, new.opt_state, old.opt_state)))
     fresh._seen, fresh._events, fresh._warned = learner._seen, learner._events, learner._warned
 
 

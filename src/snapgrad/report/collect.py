@@ -57,9 +57,9 @@ class Series:
         return self.runs[0].options
 
     def finals(self, metric: str) -> np.ndarray:
-        """The metric at the end of every run; of training bits the mean of the last tenth, because they are noisy."""
+        """The metric at the end of every run; of noisy training costs the mean of the last tenth."""
         values = [run.column(metric)[2] for run in self.runs]
-        last = [max(1, len(v) // 10) if metric == "bits" else 1 for v in values]
+        last = [max(1, len(v) // 10) if metric in ("bits", "error") else 1 for v in values]
         return np.array([v[-n:].mean() for v, n in zip(values, last, strict=True)])
 
     def curve(self, metric: str, against: str) -> Curve:
@@ -113,14 +113,19 @@ def collect(paths: Sequence[Path]) -> Collected:
     if not runs:
         raise ValueError(f"`runs` must have records, got {len(loaded)} without any")
     if len({run.options.task for run in runs}) > 1:
-        raise ValueError("`runs` must be of one task, got copy and chars together")
+        names = " and ".join(sorted({run.options.task for run in runs}))
+        raise ValueError(f"`runs` must be of one task, got {names} together")
     kinds: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         fields = dataclasses.asdict(run.options)
         kinds.setdefault(tuple(v for name, v in fields.items() if name not in MAY_DIFFER), []).append(run)
-    metrics = [name for name in ("level", "valid_bits", "bits") if all(len(run.column(name)[0]) for run in runs)]
+    metrics = [
+        name for name in ("level", "valid_bits", "bits", "error") if all(len(run.column(name)[0]) for run in runs)
+    ]
     if not metrics:
-        raise ValueError("`runs` must all have a level or bits in their records, got some in which nothing was asked")
+        raise ValueError(
+            "`runs` must all have a level, bits or an error in their records, got some in which nothing was asked"
+        )
     metric = metrics[0]
     more = [name for name in differing(runs) if name not in (*MAY_DIFFER, *IN_LABEL)]
     left_out = [f"{run.path} ({run.status}, no records)" for run in loaded if not run.records]

@@ -11,6 +11,7 @@ from snapgrad.report.style import colour, line
 NAMES = {
     "level": "length L that is copied",
     "bits": "bits per character, training",
+    "error": "squared error, training",
     "valid_bits": "bits per character, validation",
     "density": "share of weights that exist",
     "churn": "share of weights exchanged or pruned between two records",

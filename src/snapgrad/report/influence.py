@@ -23,10 +23,10 @@ class Kept(NamedTuple):
     by: dict[int, Blocks]
 
 
-def kept_of(options: Options, inputs: int) -> Kept:
+def kept_of(options: Options) -> Kept:
     """What is kept on the run's network, the very one that was trained."""
-    cell, params = network(options, inputs)
-    jacobians = cell.jacobians(params)
+    cell, _, params = network(options)
+    jacobians = cell.jacobians(params.cell)
     by = {order: influence_blocks(jacobians.groups, jacobians.dynamics, order) for order in ORDERS}
     return Kept(jacobians.dynamics, by)
 

@@ -17,11 +17,13 @@ from snapgrad.report.collect import Collected, Series, differing
 from snapgrad.report.style import PARAMETERS, colour
 from snapgrad.runs.label import network
 from snapgrad.runs.options import Options
-from snapgrad.tasks.characters import Crops
-from snapgrad.tasks.copy import Copy
 
-TITLES = {"copy": "Learning to copy", "chars": "Predicting the next byte"}
-INPUTS = {"copy": Copy.inputs, "chars": Crops.inputs}
+TITLES = {
+    "copy": "Learning to copy",
+    "chars": "Predicting the next byte",
+    "adding": "Learning to add",
+    "mackey-glass": "Forecasting Mackey-Glass",
+}
 
 
 class Figure(NamedTuple):
@@ -110,6 +112,7 @@ def _lead(collected: Collected) -> str:
 _SAID = {
     "level": "copies strings of up to L = {}",
     "bits": "needs {} bits per character",
+    "error": "is left with a squared error of {}",
     "valid_bits": "needs {} bits per character of the validation text",
 }
 
@@ -141,8 +144,8 @@ def _networks(series: Sequence[Series]) -> list[list[Series]]:
 
 def _network_part(series: Sequence[Series], out: Path, number: int) -> dict[str, Any]:
     options = series[0].options
-    inputs, suffix = INPUTS[options.task], f"-{number + 1}" if number else ""
-    kept = influence.kept_of(options, inputs)
+    suffix = f"-{number + 1}" if number else ""
+    kept = influence.kept_of(options)
     orders = {one.options.snap_order for one in series if takes(one.options.algorithm, "order")} or {2}
     figures = [
         _figure(influence.spreading(kept), out, f"spreading{suffix}",
@@ -152,7 +155,7 @@ def _network_part(series: Sequence[Series], out: Path, number: int) -> dict[str,
                 f"What SnAp keeps of J on {network(options)}. "
                 "An entry is kept by every order from the one of its colour on."),
     ]  # fmt: skip
-    return {"cost": tables.cost(options, inputs, sorted(orders)), "figures": figures}
+    return {"cost": tables.cost(options, sorted(orders)), "figures": figures}
 
 
 def _figure(figure: Any, out: Path, name: str, caption: str) -> Figure:

@@ -14,7 +14,12 @@ from snapgrad.runs import build
 from snapgrad.runs.label import network
 from snapgrad.runs.options import CharsOptions, Options
 
-HEADINGS = {"level": "L reached", "bits": "bits / character", "valid_bits": "bits / character, validation"}
+HEADINGS = {
+    "level": "L reached",
+    "bits": "bits / character",
+    "error": "squared error",
+    "valid_bits": "bits / character, validation",
+}
 HISTORY = 32  # steps, where sequences have no one length
 
 
@@ -59,15 +64,15 @@ def spread(values: np.ndarray, digits: int) -> str:
     return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
 
 
-def cost(options: Options, inputs: int, orders: Sequence[int]) -> Table:
+def cost(options: Options, orders: Sequence[int]) -> Table:
     """What each algorithm needs on the run's network, counted, with SnAp of each of the orders."""
-    cell, params = build.network(options, inputs)
+    cell, _, params = build.network(options)
     crop = build.CROP if isinstance(options, CharsOptions) and not options.continuous else HISTORY
     window = getattr(options, "length", None) or crop
     rows: dict[str, tuple[str, ...]] = {}
     kept = []
     for order in orders:
-        found = costs(cell, params, order=order, batch=options.batch, window=window)
+        found = costs(cell, params.cell, order=order, batch=options.batch, window=window)
         kept.append(f"SnAp-{order} keeps {found.kept:,} of {found.states * found.params:,} entries of J.")
         for name, one in found.methods.items():
             ratios = f"{found.vs_bptt[name]:,.3g}", f"{found.vs_rtrl[name]:,.3g}"

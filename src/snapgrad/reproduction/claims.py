@@ -16,6 +16,29 @@ from snapgrad.reproduction.measured import Measured
 from snapgrad.sweep.experiment import Claim
 
 ENOUGH = 2  # seeds: with one there is no spread
+VERDICTS = ("reproduced", "partly reproduced", "not reproduced")
+ANSWERS = ("yes", "partly", "no")
+NOT_MEASURED, NO_EVIDENCE = "not yet measured", "none yet"
+
+
+class Said(NamedTuple):
+    """A claim or a question, and what we found."""
+
+    words: str
+    source: str
+    verdict: str
+    evidence: str
+    question: bool = False
+
+
+def unmeasured(words: str, source: str) -> Said:
+    """A claim that there are no results for yet."""
+    return Said(words, source, NOT_MEASURED, NO_EVIDENCE)
+
+
+def verdict(held: Sequence[bool], words: tuple[str, str, str] = VERDICTS) -> str:
+    """Whether all, some or none of the comparisons hold."""
+    return words[0] if all(held) else words[1] if any(held) else words[2]
 
 
 class Comparison(NamedTuple):
@@ -27,6 +50,7 @@ class Comparison(NamedTuple):
     difference: float  # of the means; positive where the claim has it
     spread: float
     holds: bool
+    tokens: float
 
 
 @dataclass(frozen=True)
@@ -43,16 +67,16 @@ class Finding:
         held, made = sum(comparison.holds for comparison in self.comparisons), len(self.comparisons)
         seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         open_still = f", {self.planned - made} still to be made" if made < self.planned else ""
-        return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else "none yet"
+        return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else NO_EVIDENCE
 
     @property
     def verdict(self) -> str:
         """In a word or two; as long as comparisons or seeds are missing it says so."""
         held = [comparison.holds for comparison in self.comparisons]
         if not held:
-            return "not measured yet"
-        found = "reproduced" if all(held) else "partly reproduced" if any(held) else "not reproduced"
-        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found} so far"
+            return NOT_MEASURED
+        found = verdict(held, ANSWERS if self.claim.question else VERDICTS)
+        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found}, so far"
 
     @property
     def seeds(self) -> int:
@@ -84,9 +108,10 @@ def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:
 
 def _compare(claim: Claim, network: str, better: Measured, than: Measured, metric: str) -> Comparison:
     sign = 1 if metric == "level" else -1
-    a, b = better.finals(metric), than.finals(metric)
+    tokens = min(better.tokens, than.tokens)  # where both have been
+    a, b = better.finals(metric, tokens), than.finals(metric, tokens)
     # Where both diverge neither is ahead: infinity less infinity is no number.
     difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
     spread = float(np.sqrt(sum(v.var(ddof=1) if len(v) > 1 and np.isfinite(v).all() else 0.0 for v in (a, b))))
     holds = difference >= -max(spread, claim.within) if claim.or_equal else difference > spread
-    return Comparison(network, better, than, float(difference), spread, bool(holds))
+    return Comparison(network, better, than, float(difference), spread, bool(holds), tokens)

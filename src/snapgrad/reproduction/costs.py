@@ -1,29 +1,32 @@
 """Tables 1 and 3 of the paper: counts on the paper's networks, and how time and memory grow, measured.
 
-results/costs-small.json     counts, times and bytes, with the machine they were measured on
+Counts are structural and exact. Times are medians of a step, bytes what XLA allocates.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import snapgrad as sg
-from snapgrad import machine
 from snapgrad.bench.programs import INPUTS, Network, loss_without_readout, network
 from snapgrad.bench.timing import Repeated, medians
 from snapgrad.cells.registry import CELLS
 from snapgrad.report.tables import Table
+from snapgrad.reproduction.claims import Said, unmeasured, verdict
+from snapgrad.reproduction.measurements import Found
+from snapgrad.sparsity.reach import influence_blocks
 from snapgrad.sweep.experiment import Experiment, Size
 
 ORDERS = (2, 3)
+EXPONENT, SHARE = 0.5, 0.1  # how far from the paper's figure, growth or count, still counts as the same
+SOURCES = {"growth": "table 1", "counts": "table 3", "exact": "abstract"}
 COUNTED = {"BPTT": "bptt", "UORO": "uoro", "SnAp-1": "snap-1", "SnAp-2": "snap-2", "RTRL": "rtrl"}
 
 
@@ -40,31 +43,20 @@ class Point:
     bytes: float  # of parameters, carried state and the program's own temporaries, as XLA allocates them
 
 
-def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
-    """The file of the results."""
-    return folder / f"{experiment.name}-{size}.json"
-
-
-def carry_out(experiment: Experiment, size: Size, folder: Path) -> None:
-    """Counts and measures, if that has not been done."""
-    path = path_of(folder, experiment, size)
-    if path.exists():
-        return
+def measure(experiment: Experiment, size: Size) -> Found:
+    """Counts and measures."""
     settings = experiment.content[size]
-    found = {
+    return {
         "networks": {name: _count(experiment.content["networks"][name], settings) for name in settings["networks"]},
         "growth": [asdict(point) for point in _growth(settings)],
-        "about": machine.describe(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _count(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """A column of table 3."""
     cell = CELLS[given["cell"]](INPUTS, given["units"])
     params = cell.init(jax.random.key(0), sparsity=given["sparsity"])
-    found: dict[str, Any] = {"printed": given["printed"]}
+    found: dict[str, Any] = {"printed": given["printed"], "exact from order": _exact_from(cell.jacobians(params))}
     for order in (1, *ORDERS):
         counts = sg.costs(cell, params, order=order, batch=settings["batch"], window=settings["window"])
         found[f"snap-{order}"] = {
@@ -74,6 +66,13 @@ def _count(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
             "vs RTRL": counts.vs_rtrl[f"snap-{order}"],
         }
     return found
+
+
+def _exact_from(jacobians: Any) -> int:
+    """The smallest n at which SnAp-n keeps everything that RTRL has."""
+    everything = influence_blocks(jacobians.groups, jacobians.dynamics, None).kept
+    orders = itertools.count(1)
+    return next(n for n in orders if influence_blocks(jacobians.groups, jacobians.dynamics, n).kept == everything)
 
 
 def _growth(settings: dict[str, Any]) -> Iterator[Point]:
@@ -134,13 +133,36 @@ def exponent(points: list[Point], measure: str) -> float:
 # ---- the page
 
 
-def read(folder: Path, experiment: Experiment, size: Size) -> dict[str, Any] | None:
-    """The results, or None if there are none yet."""
-    path = path_of(folder, experiment, size)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def said(experiment: Experiment, found: Found | None) -> list[Said]:
+    """What the paper says of costs, held against what was counted; the tables have what was measured."""
+    words = experiment.content["words"]
+    if found is None:
+        return [unmeasured(words[name], source) for name, source in SOURCES.items()]
+    rows = _growth_rows(experiment, found)
+    grown = [abs(counted - paper) <= EXPONENT for row in rows for paper, counted in row.pairs]
+    printed = [
+        abs(ours - theirs) <= SHARE * theirs
+        for counts in found["networks"].values()
+        for place, order in enumerate(ORDERS)
+        for ours, theirs in _pairs(counts, place, order)
+    ]
+    orders = [counts["exact from order"] for counts in found["networks"].values()]
+    evidence = {
+        "growth": f"{sum(grown)} of {len(grown)} exponents, counted, are within {EXPONENT} of the paper's",
+        "counts": f"{sum(printed)} of {len(printed)} figures, counted, are within {SHARE:.0%} of the printed ones",
+        "exact": f"counted: all of J is kept by SnAp-{max(orders)} on every network, on some by SnAp-{min(orders)}",
+    }
+    held = {"growth": grown, "counts": printed, "exact": [order is not None for order in orders]}
+    return [Said(words[name], SOURCES[name], verdict(held[name]), evidence[name]) for name in SOURCES]
 
 
-def counts_table(found: dict[str, Any]) -> Table:
+def _pairs(counts: dict[str, Any], place: int, order: int) -> list[tuple[float, float]]:
+    """The density of J and the flops over BPTT's, ours and as printed."""
+    ours, printed = counts[f"snap-{order}"], counts["printed"]
+    return [(100 - ours["sparsity"], 100 - printed[place]), (ours["by the paper's formula"], printed[2 + place])]
+
+
+def counts_table(found: Found) -> Table:
     """Table 3: the paper's figures beside ours."""
     rows = []
     for name, counts in found["networks"].items():
@@ -158,21 +180,40 @@ def counts_table(found: dict[str, Any]) -> Table:
     return Table("Table 3", "", columns, rows)
 
 
-def growth_table(experiment: Experiment, found: dict[str, Any]) -> Table:
-    """Table 1: exponents of growth, the paper's beside what was counted and measured."""
+class _Growth(NamedTuple):
+    """The exponents of one method along one axis."""
+
+    method: str
+    axis: str
+    time: float  # the paper's
+    memory: float
+    flops: float  # counted
+    counted: float  # bytes
+    seconds: float  # measured
+    bytes: float
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        return (self.time, self.flops), (self.memory, self.counted)
+
+
+def _growth_rows(experiment: Experiment, found: Found) -> list[_Growth]:
     points = [Point(**point) for point in found["growth"]]
-    asked = [
-        (method, axis, paper["time"][axis], paper["memory"][axis])
-        for method, paper in experiment.content["table_1"].items()
-        for axis in paper["time"]
-    ]
     rows = []
-    for method, axis, time, memory in asked:
-        alike = [point for point in points if point.method == method and point.axis == axis]
-        flops, seconds, counted, measured = (
-            f"{exponent(alike, name):.1f}" for name in ("flops", "seconds", "counted", "bytes")
-        )
-        rows.append((f"{method}, with {axis}", f"{time}", flops, seconds, f"{memory}", counted, measured))
+    for method, paper in experiment.content["table_1"].items():
+        for axis in paper["time"]:
+            alike = [point for point in points if point.method == method and point.axis == axis]
+            ours = (exponent(alike, name) for name in ("flops", "counted", "seconds", "bytes"))
+            rows.append(_Growth(method, axis, paper["time"][axis], paper["memory"][axis], *ours))
+    return rows
+
+
+def growth_table(experiment: Experiment, found: Found) -> Table:
+    """Table 1: exponents of growth, the paper's beside what was counted and measured."""
+    rows = [
+        (f"{row.method}, with {row.axis}", f"{row.time}", f"{row.flops:.1f}", f"{row.seconds:.1f}", f"{row.memory}",
+         f"{row.counted:.1f}", f"{row.bytes:.1f}") for row in _growth_rows(experiment, found)
+    ]  # fmt: skip
     columns = (
         "method", "time a step: paper", "flops counted", "seconds measured", "memory: paper", "bytes counted",
         "bytes measured",

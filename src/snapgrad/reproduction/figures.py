@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +12,15 @@ from snapgrad.report.curves import NAMES, X
 from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
 
+WIDTH = 28  # letters of a panel's title on one line
 FULL_UNROLL = ", full unroll"
+RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by which patterns change
 
 
 def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against: str = "tokens") -> Any:
     """One panel a network, one line a method; dashed where weights are updated at the end of a sequence only."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
     networks = list(dict.fromkeys(one.network for one in measured))
     columns = min(columns, len(networks))
@@ -34,13 +37,15 @@ def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against:
             if len(one.runs) > 1:
                 axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, linewidth=0)
             drawn.setdefault(one.method, line)
-        axes.set_title(network)
+        axes.set_title(textwrap.fill(network, WIDTH))
         axes.grid(True)
         if against == "tokens":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
             axes.set_xlim(left=0)
         else:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap
         if metric == "level":
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -89,11 +94,44 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
     return figure
 
 
+def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) -> Any:
+    """How pruned networks end against their size, at a constant number of parameters; a line for a dense network."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    base = min(times[one.method] for one in measured)
+    dense = [one for one in measured if one.method.endswith("dense") and times[one.method] > base]
+    pruned = sorted((one for one in measured if one not in dense), key=lambda one: times[one.method])
+    ends = [one.finals(metric) for one in pruned]
+    axes.errorbar(
+        range(len(pruned)),
+        [end.mean() for end in ends],
+        yerr=[end.std(ddof=1) if len(end) > 1 else 0.0 for end in ends],
+        color=COLOURS["BPTT"],
+        marker="o",
+        capsize=3,
+        label="pruned to the base network's parameters",
+    )
+    for one in dense:
+        larger = times[one.method] ** 2
+        end = one.finals(metric)
+        axes.axhline(end.mean(), color=COLOURS["RTRL"], linestyle="--", label=f"{one.method}: {larger:g}x parameters")
+    axes.set_xticks(
+        range(len(pruned)), [f"{times[one.method]:g}x\n{one.method.replace(', ', chr(10))}" for one in pruned]
+    )
+    axes.set(ylabel=NAMES[metric])
+    axes.margins(x=0.08)
+    axes.grid(True)
+    figure.legend(loc="outside upper left")
+    return figure
+
+
 def look(method: str) -> dict[str, Any]:
     """Colour and line of a method."""
     title = method.removesuffix(FULL_UNROLL).partition(",")[0]
     whole = method.endswith(FULL_UNROLL) or method == "BPTT"
-    return {"color": COLOURS[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
+    return {"color": (COLOURS | RULES)[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
 
 
 def _ceiling(measured: Sequence[Measured], metric: str) -> float:

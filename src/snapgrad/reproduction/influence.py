@@ -1,22 +1,22 @@
 """Figure 6 and table 4 of the paper: the true influence of a small network at several points of its training.
 
-results/influence-small.json     what each order keeps at each step, for every seed, and J itself for the first
+Of every seed what each order keeps at each step, of the first J itself.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from snapgrad import analysis, machine
+from snapgrad import analysis
 from snapgrad.analysis import Influence
 from snapgrad.report.hinton import hinton
 from snapgrad.report.tables import Table
+from snapgrad.reproduction.claims import Said, unmeasured, verdict
 from snapgrad.reproduction.measured import spread
+from snapgrad.reproduction.measurements import Found
 from snapgrad.runs.build import build
 from snapgrad.runs.options import CopyOptions
 from snapgrad.sweep.experiment import Experiment, Size
@@ -25,20 +25,9 @@ ORDERS = (1, 2)
 SEQUENCES = 16  # that magnitudes are averaged over
 
 
-def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
-    """The file of the results."""
-    return folder / f"{experiment.name}-{size}.json"
-
-
-def carry_out(experiment: Experiment, size: Size, folder: Path) -> None:
-    """Trains and analyses, if that has not been done."""
-    path = path_of(folder, experiment, size)
-    if path.exists():
-        return
-    seeds = range(experiment.content[size]["seeds"])
-    found = {"seeds": [_analysed(experiment, size, seed) for seed in seeds], "about": machine.describe()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+def measure(experiment: Experiment, size: Size) -> Found:
+    """Trains and analyses."""
+    return {"seeds": [_analysed(experiment, size, seed) for seed in range(experiment.content[size]["seeds"])]}
 
 
 def _analysed(experiment: Experiment, size: Size, seed: int) -> dict[str, Any]:
@@ -54,7 +43,7 @@ def _analysed(experiment: Experiment, size: Size, seed: int) -> dict[str, Any]:
         carry, progress = run.trainer.run(carry, (step - updates) * length * options.batch)
         updates = step
         rows = analysis.analyse(run.cell, run.readout.loss, carry.params, window.xs, window.targets, orders=ORDERS)
-        snapshot: dict[str, Any] = {"step": step, "bits": progress.bits / progress.asked}
+        snapshot: dict[str, Any] = {"step": step, "bits": progress.cost / progress.asked}
         snapshot["orders"] = [row._asdict() for row in rows]
         if seed == 0:
             J = analysis.true_influence(run.cell, carry.params.cell, window.xs[:, 0]).J
@@ -72,13 +61,21 @@ def _orders(cell: Any, params: Any) -> list[list[int]]:
 # ---- the page
 
 
-def read(folder: Path, experiment: Experiment, size: Size) -> dict[str, Any] | None:
-    """The results, or None if there are none yet."""
-    path = path_of(folder, experiment, size)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def said(experiment: Experiment, found: Found | None) -> list[Said]:
+    """Whether what is kept of the magnitude becomes less from the first look to the mean of the later ones."""
+    words = experiment.content["words"]
+    if found is None:
+        return [unmeasured(words, experiment.source)]
+    falls: list[bool] = []
+    for number in range(len(ORDERS)):
+        shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
+        falls += list(shares[1:].mean(axis=0) < shares[0])
+    seeds = len(found["seeds"])
+    evidence = f"{sum(falls)} of {len(falls)} networks and orders keep less later, {seeds} seed{'s' * (seeds > 1)}"
+    return [Said(words, experiment.source, verdict(falls), evidence)]
 
 
-def table(experiment: Experiment, found: dict[str, Any]) -> Table:
+def table(experiment: Experiment, found: Found) -> Table:
     """Table 4: what is kept at each step, ours with the spread of the seeds, and the paper's."""
     rows = []
     for place, snapshot in enumerate(found["seeds"][0]["snapshots"]):
@@ -98,26 +95,18 @@ def table(experiment: Experiment, found: dict[str, Any]) -> Table:
     return Table("Table 4", "", columns, rows)
 
 
-def verdict(found: dict[str, Any]) -> str:
-    """Whether what is kept of the magnitude becomes less from the first look to the mean of the later ones."""
-    falls = []
-    for number in range(len(ORDERS)):
-        shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
-        falls += list(shares[1:].mean(axis=0) < shares[0])
-    return "reproduced" if all(falls) else "partly" if any(falls) else "not reproduced"
-
-
-def figure(found: dict[str, Any]) -> Any:
-    """Figure 6: the Hinton diagram of the first seed at every step."""
+def figure(found: Found, *, ends: bool = False) -> Any:
+    """Figure 6: the Hinton diagram of the first seed at every step, or at the first and the last."""
     first = found["seeds"][0]
     orders = np.array(first["first_order"])
-    shown = {f"step {look['step']:,}": Influence(np.array(look["J"]), orders) for look in first["snapshots"]}
+    looks = first["snapshots"][:: len(first["snapshots"]) - 1] if ends else first["snapshots"]
+    shown = {f"step {look['step']:,}": Influence(np.array(look["J"]), orders) for look in looks}
     return hinton(shown, [(name, size) for name, size in first["columns"]])
 
 
-def _looks(found: dict[str, Any]) -> int:
+def _looks(found: Found) -> int:
     return len(found["seeds"][0]["snapshots"])
 
 
-def _over_seeds(found: dict[str, Any], place: int, number: int, name: str) -> np.ndarray:
+def _over_seeds(found: Found, place: int, number: int, name: str) -> np.ndarray:
     return np.array([seed["snapshots"][place]["orders"][number][name] for seed in found["seeds"]])

@@ -34,21 +34,34 @@ class Measured:
     runs: tuple[Result, ...]  # of different seeds
     wanted: int  # how many there are to be
 
-    def finals(self, metric: str) -> np.ndarray:
-        """How each seed ended; the worst there is for one that diverged."""
+    @property
+    def tokens(self) -> float:
+        """How many its runs were asked to see."""
+        return float(min(run.options["tokens"] for run in self.runs))
+
+    def finals(self, metric: str, tokens: float = np.inf) -> np.ndarray:
+        """How each seed ended, or where it was after so many tokens; the worst there is for one that diverged."""
         worst = 0.0 if metric == "level" else np.inf
-        return np.array([run.final.get(metric, worst) if run.status == "finished" else worst for run in self.runs])
+        if tokens >= self.tokens:
+            return np.array([run.final.get(metric, worst) if run.status == "finished" else worst for run in self.runs])
+        return np.array(
+            [_at(run, metric, np.array([tokens]))[0] if run.status == "finished" else worst for run in self.runs]
+        )
 
     def curve(self, metric: str, against: str = "tokens") -> Curve:
         """Where all seeds have been measured."""
-        columns = [run.column(metric) for run in self.runs]
-        xs = [tokens if against == "tokens" else seconds for tokens, seconds, _ in columns]
+        xs = [run.column(metric)[0 if against == "tokens" else 1] for run in self.runs]
         grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), GRID)
-        if metric == "level":  # constant until it grows
-            values = [v[np.searchsorted(x, grid, side="right") - 1] for x, (_, _, v) in zip(xs, columns, strict=True)]
-        else:
-            values = [np.interp(grid, x, v) for x, (_, _, v) in zip(xs, columns, strict=True)]
+        values = [_at(run, metric, grid, against) for run in self.runs]
         return Curve(grid, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))
+
+
+def _at(run: Result, metric: str, places: np.ndarray, against: str = "tokens") -> np.ndarray:
+    tokens, seconds, values = run.column(metric)
+    x = tokens if against == "tokens" else seconds
+    if metric == "level":  # constant until it grows
+        return values[np.maximum(np.searchsorted(x, places, side="right") - 1, 0)]
+    return np.interp(places, x, values)
 
 
 def measure(experiment: Experiment, size: Size, found: Results) -> list[Measured]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from snapgrad import arguments
-from snapgrad.algorithms.interface import Algorithm, Params
+from snapgrad.algorithms.interface import Algorithm, Loss, Params
 from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.registry import layered
@@ -21,17 +21,25 @@ from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.evaluate import evaluate
 from snapgrad.readouts import Readout
 from snapgrad.runs.optimiser import optimiser
-from snapgrad.runs.options import CharsOptions, CopyOptions, Options
+from snapgrad.runs.options import AddingOptions, CharsOptions, CopyOptions, MackeyGlassOptions, Options
 from snapgrad.runs.wiring import rule
 from snapgrad.sparsity.matrix import SparseMatrix
+from snapgrad.tasks.adding import Adding
 from snapgrad.tasks.base import Task
-from snapgrad.tasks.characters import Crops, check_text
+from snapgrad.tasks.characters import BYTES, Crops, check_text
 from snapgrad.tasks.copy import Copy
 from snapgrad.tasks.corpora import ARCHIVES, Corpus, corpus
+from snapgrad.tasks.mackey_glass import MackeyGlass
 from snapgrad.tasks.streams import Streams
 from snapgrad.train import Carry, Trainer
 
 READOUTS: dict[str, tuple[int, ...]] = {"linear": (), "mlp": (1024,)}
+SIZES = {  # of the tasks, in and out
+    "copy": (Copy.inputs, Copy.classes),
+    "chars": (BYTES, BYTES),
+    "adding": (Adding.inputs, Adding.outputs),
+    "mackey-glass": (MackeyGlass.inputs, MackeyGlass.outputs),
+}
 CROP = 128  # bytes, as in the paper
 
 
@@ -61,17 +69,16 @@ def build(options: Options) -> Experiment:
     if not options.checkpoint_every >= 0:
         raise ValueError(f"`checkpoint_every` must be a number >= 0, got {options.checkpoint_every}")
     _check_installed(options)
-    task, text = _task(options)
+    task, text = named_task(options)
     update_every = options.update_steps
-    if update_every is None and isinstance(task, Streams):
-        raise ValueError('`update_every` must be an integer with `continuous`, got "sequence": streams never end')
-    cell, cell_params = network(options, task.inputs)
-    readout = Readout(task.classes, READOUTS[options.readout])
-    algorithm = _algorithm(options, cell, readout, update_every)
+    if update_every is None and isinstance(task, Streams | MackeyGlass):
+        where = "with `continuous`" if isinstance(task, Streams) else f"for {options.task}"
+        raise ValueError(f'`update_every` must be an integer {where}, got "sequence": streams never end')
+    cell, readout, params = network(options)
+    algorithm = _algorithm(options, cell, task.loss(readout), update_every)
     trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every, rule(options))
-    _, for_readout, key = _keys(options)
-    params = Params(cell_params, readout.init(for_readout, options.units))
     trainer.check_memory(params)
+    key = _keys(options)[2]
     if text is None:
         return Experiment(cell, readout, trainer, params, key, None, "")
     check_text(text.valid, 2)
@@ -90,10 +97,12 @@ def seed_in_range(seed: int) -> None:
         raise ValueError(f"`seed` must be in [0, 2^32), got {seed}")
 
 
-def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
-    """The recurrent network that the options name, as it is before training."""
+def network(options: Options) -> tuple[UnitCell | Stack, Readout, Params]:
+    """The network that the options name, as it is before training."""
+    inputs, outputs = SIZES[options.task]
+    for_cell, for_readout, _ = _keys(options)
     cell = layered(options.cell, inputs, options.units, options.layers)
-    params = cell.init(_keys(options)[0], sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
+    params = cell.init(for_cell, sparsity=options.sparsity, sparse_inputs=options.sparse_inputs)
     if not 0 < options.initial_scale < math.inf:
         raise ValueError(f"`initial_scale` must be a number > 0, got {options.initial_scale}")
 
@@ -103,7 +112,8 @@ def network(options: Options, inputs: int) -> tuple[UnitCell | Stack, Any]:
 
     if options.initial_scale != 1:
         params = jax.tree.map(scaled, params, is_leaf=lambda node: isinstance(node, UnitParams))
-    return cell, params
+    readout = Readout(outputs, READOUTS[options.readout])
+    return cell, readout, Params(params, readout.init(for_readout, options.units))
 
 
 def _keys(options: Options) -> jax.Array:
@@ -111,7 +121,7 @@ def _keys(options: Options) -> jax.Array:
     return jax.random.split(jax.random.key(options.seed), 3)
 
 
-def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int | None) -> Algorithm:
+def _algorithm(options: Options, cell: Cell, loss: Loss, update_every: int | None) -> Algorithm:
     given: dict[str, Any] = {"backend": options.backend}
     for name in ("order", "decay", "rank", "k", "influence_dtype"):
         value = getattr(options, name)
@@ -126,12 +136,17 @@ def _algorithm(options: Options, cell: Cell, readout: Readout, update_every: int
     # Windows that are whole sequences: the same gradient, computed the cheap way.
     if update_every is None and takes(options.algorithm, "episodic") and options.influence_dtype is None:
         given["episodic"] = True
-    return ALGORITHMS[options.algorithm](cell, readout.loss, **given)
+    return ALGORITHMS[options.algorithm](cell, loss, **given)
 
 
-def _task(options: Options) -> tuple[Task, Corpus | None]:
+def named_task(options: Options) -> tuple[Task, Corpus | None]:
+    """The task that the options name, and its text."""
     if isinstance(options, CopyOptions):
         return Copy(options.length, options.minibatch), None
+    if isinstance(options, AddingOptions):
+        return Adding(options.length), None
+    if isinstance(options, MackeyGlassOptions):
+        return MackeyGlass(options.delay, options.horizon), None
     assert isinstance(options, CharsOptions)
     arguments.positive_integer("validate_every", options.validate_every)
     if options.continuous and options.length is not None:

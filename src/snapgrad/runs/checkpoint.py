@@ -45,55 +45,64 @@ class Checkpoint(NamedTuple):
     leaves: dict[str, np.ndarray]
 
     def carry(self, like: Carry) -> Carry:
-        """The carry, in the structure of `like`."""
-        if like.wiring is not None:
-            like = self._with_patterns(like)
-        wanted = layout(like)
-        for name in self.layout | wanted:
-            saved, now = self.layout.get(name, "nothing"), wanted.get(name, "nothing")
+        """The whole carry, in the structure of `like`."""
+        params = self.part("params", like.params)
+        origin = dataclasses.replace(like.state.origin, structure=jax.tree.structure(params.cell))
+        like = like._replace(state=dataclasses.replace(like.state, origin=origin))
+        return Carry(params, *(self.part(name, getattr(like, name)) for name in Carry._fields[1:]))
+
+    def part(self, name: str, like: Any) -> Any:
+        """One part of the carry, such as `params`, in the structure of `like`."""
+        changes = any(_is_in("wiring", leaf) for leaf in self.layout)
+        if changes:
+            like = self._with_patterns(name, like)
+        saved = {leaf: described for leaf, described in self.layout.items() if _is_in(name, leaf)}
+        wanted = layout(name, like)
+        for leaf in saved | wanted:
+            was, now = saved.get(leaf, "nothing"), wanted.get(leaf, "nothing")
             # Where patterns change, sizes go with them.
-            same = saved == now if like.wiring is None else saved.partition("[")[0] == now.partition("[")[0]
-            if not same:
+            if was.partition("[")[0] != now.partition("[")[0] if changes else was != now:
                 raise ValueError(
-                    f"`{name}` must be as in the checkpoint, {saved}, got {now}: other versions or settings of "
+                    f"`{leaf}` must be as in the checkpoint, {was}, got {now}: other versions or settings of "
                     "snapgrad, JAX or Optax wrote it"
                 )
 
         def placed(path: Any, leaf: jax.Array) -> jax.Array:
-            array = jnp.array(self.leaves[_name(path)])
+            array = jnp.array(self.leaves[_name(name, path)])
             return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
 
         return jax.tree_util.tree_map_with_path(placed, like)
 
-    def _with_patterns(self, like: Carry) -> Carry:
+    def _with_patterns(self, name: str, like: Any) -> Any:
         """`like` with the patterns that the run had come to."""
 
         def change(path: Any, node: Any) -> Any:
             if not isinstance(node, SparseMatrix):
                 return node
-            positions = self.leaves.get(f"pattern.{self.layout.get(f'{_name(path)}.pattern')}")
+            positions = self.leaves.get(f"pattern.{self.layout.get(f'{_name(name, path)}.pattern')}")
             if positions is None:
                 return node
             pattern = Pattern(*np.divmod(positions.astype(np.int64), node.shape[1]), node.shape)
             return SparseMatrix(node.values, pattern)
 
-        changed = jax.tree_util.tree_map_with_path(change, like, is_leaf=lambda node: isinstance(node, SparseMatrix))
-        origin = dataclasses.replace(like.state.origin, structure=jax.tree.structure(changed.params.cell))
-        return changed._replace(state=dataclasses.replace(changed.state, origin=origin))
+        return jax.tree_util.tree_map_with_path(change, like, is_leaf=lambda node: isinstance(node, SparseMatrix))
 
 
 def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> None:
     """Writes a checkpoint; it appears whole or not at all."""
+    parts = carry._asdict()
     leaves = {
-        _name(where): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        for where, leaf in jax.tree_util.tree_leaves_with_path(carry)
+        _name(name, where): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for name, part in parts.items()
+        for where, leaf in jax.tree_util.tree_leaves_with_path(part)
     }
     if carry.wiring is not None:
         for pattern in {matrix.pattern for matrix in matrices(carry).values()}:
             if not pattern.is_full:
                 kind = np.min_scalar_type(pattern.shape[0] * pattern.shape[1])
                 leaves[f"pattern.{pattern.digest}"] = pattern.flat.astype(kind)
-    write_arrays(path, leaves, {"totals": totals._asdict(), "options": options, "layout": layout(carry)})
+    described = {leaf: text for name, part in parts.items() for leaf, text in layout(name, part).items()}
+    write_arrays(path, leaves, {"totals": totals._asdict(), "options": options, "layout": described})
 
 
 def read(path: Path) -> Checkpoint:
@@ -111,19 +120,23 @@ def read(path: Path) -> Checkpoint:
     return found
 
 
-def layout(carry: Carry) -> dict[str, str]:
-    """What every leaf and every sparsity pattern of a carry must be for its values to mean the same."""
+def layout(name: str, part: Any) -> dict[str, str]:
+    """What every leaf and every sparsity pattern of a part must be for its values to mean the same."""
     leaves, nodes = (
-        jax.tree_util.tree_leaves_with_path(carry, is_leaf=is_leaf)
+        jax.tree_util.tree_leaves_with_path(part, is_leaf=is_leaf)
         for is_leaf in (None, lambda node: isinstance(node, SparseMatrix))
     )
-    return {_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves} | {
-        f"{_name(path)}.pattern": node.pattern.digest for path, node in nodes if isinstance(node, SparseMatrix)
+    return {_name(name, path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves} | {
+        f"{_name(name, path)}.pattern": node.pattern.digest for path, node in nodes if isinstance(node, SparseMatrix)
     }
 
 
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+def _name(part: str, path: Any) -> str:
+    return jax.tree_util.keystr((jax.tree_util.GetAttrKey(part), *path), simple=True, separator=".")
+
+
+def _is_in(part: str, leaf: str) -> bool:
+    return leaf == part or leaf.startswith(f"{part}.")
 
 
 def _is_key(leaf: Any) -> bool:

@@ -159,6 +159,8 @@ class RunDirectory:
             try:
                 found = checkpoint.read(path)
             except NotWhole as why:
+                if not path.exists():  # a process that trains it has written newer ones
+                    return self.checkpoint()
                 skipped.append(f"{path.name} ({why})")
                 continue
             if skipped:
@@ -177,11 +179,6 @@ class RunDirectory:
         if self.metrics():
             raise ValueError(f"a run with records must have a checkpoint, got none in {self._checkpoints}")
         return None
-
-    def restore(self, like: Carry) -> tuple[Carry, Totals] | None:
-        """What the newest whole checkpoint holds, in the structure of `like`, or None if there is none yet."""
-        found = self.checkpoint()
-        return None if found is None else (found.carry(like), found.totals)
 
     def _check_unchanged(self, now: Record, begun: Record) -> None:
         """Refuses options that are not those of the checkpoint, but for those that change no weight."""

@@ -10,10 +10,10 @@ from snapgrad.algorithms.interface import Params
 from snapgrad.cells.base import Cell
 from snapgrad.files import check_path
 from snapgrad.readouts import Readout
-from snapgrad.runs.build import build
+from snapgrad.runs.build import network
+from snapgrad.runs.checkpoint import Checkpoint
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.options import Options
-from snapgrad.tasks.base import Task
 
 
 class LoadedRun(NamedTuple):
@@ -23,24 +23,23 @@ class LoadedRun(NamedTuple):
     readout: Readout
     params: Params  # of the newest checkpoint
     options: Options
-    task: Task
     tokens: int  # that it was trained on
 
 
 def load_run(path: str | os.PathLike[str]) -> LoadedRun:
-    """The network of a run, finished or interrupted, as its newest checkpoint has it.
+    """The network of a run, finished, interrupted or going on, as its newest checkpoint has it.
 
     Args:
-        path: the run's directory. Its text, if it has one, must still be there; nobody may be training it. The
-            precision of this process (`jax_enable_x64`) must be that of the run.
+        path: the run's directory. The precision of this process (`jax_enable_x64`) must be that of the run.
     """
     check_path(path)
-    run = RunDirectory.open(Path(path))
-    options = run.options()
-    experiment = build(options)
-    with run.locked():
-        found = run.restore(experiment.start())
+    return load_network(RunDirectory.open(Path(path)))[0]
+
+
+def load_network(run: RunDirectory) -> tuple[LoadedRun, Checkpoint]:
+    """The network of a run, and the checkpoint that it is from. Neither its text nor its lock is needed."""
+    options, found = run.options(), run.checkpoint()
     if found is None:
-        raise ValueError(f"a run must have a checkpoint to be loaded, got none in {os.fspath(path)!r}")
-    carry, totals = found
-    return LoadedRun(experiment.cell, experiment.readout, carry.params, options, experiment.trainer.task, totals.tokens)
+        raise ValueError(f"a run must have a checkpoint to be loaded, got none in {str(run.path)!r}")
+    cell, readout, params = network(options)
+    return LoadedRun(cell, readout, found.part("params", params), options, found.totals.tokens), found

@@ -195,7 +195,38 @@ class CharsOptions(Options):
     """Tokens between validations, which go over the whole validation text; one is also made at the end."""
 
 
+@dataclass(frozen=True)
+class AddingOptions(Options):
+    """Learn to add the two marked numbers of a sequence (Hochreiter & Schmidhuber 1997)."""
+
+    task = "adding"
+
+    sparse_inputs: bool = False
+    """Whether sparsity goes for the input weights too; with two inputs only, few units would see each of them."""
+
+    length: int = 50
+    """Steps of a sequence."""
+
+
+@dataclass(frozen=True)
+class MackeyGlassOptions(Options):
+    """Learn to forecast a chaotic series (Mackey & Glass 1977)."""
+
+    task = "mackey-glass"
+
+    sparse_inputs: bool = False
+    """Whether sparsity goes for the input weights too; with one input only, few units would see it."""
+
+    delay: int = 17
+    """Delay tau of the equation; from 17 on it is chaotic."""
+
+    horizon: int = 6
+    """Units of time between what is read and what is predicted."""
+
+
 # What a run may be resumed with another value of: no weight depends on it. Of `corpus` the text counts, not the path.
 MAY_CHANGE = ("tokens", "log_every", "checkpoint_every", "tensorboard", "validate_every", "corpus", "data_dir")
 
-TASKS: dict[str, type[Options]] = {options.task: options for options in (CopyOptions, CharsOptions)}
+TASKS: dict[str, type[Options]] = {
+    options.task: options for options in (CopyOptions, CharsOptions, AddingOptions, MackeyGlassOptions)
+}

@@ -37,6 +37,8 @@ def brief(record: Record) -> str:
     parts = [f"{record['tokens_per_second']:,.0f} tokens/s"]
     if record.get("bits") is not None:
         parts.append(f"{record['bits']:.3f} bits" if record["bits"] < 1e4 else f"{record['bits']:.1e} bits")
+    if record.get("error") is not None:
+        parts.append(f"error {record['error']:.3g}")
     if "level" in record:
         parts.append(f"L = {record['level']}")
     if "valid_bits" in record:

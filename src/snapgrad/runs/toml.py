@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from snapgrad.arguments import did_you_mean
 from snapgrad.runs.options import TASKS, Options
 
 
@@ -34,12 +34,12 @@ def checked(values: dict[str, Any], task: str, source: Path) -> dict[str, Any]:
                 raise ValueError(f"`task` must be {task!r} in {source}, got {value!r}")
             continue
         if key not in known:
-            hint = _nearest(key, known) or f"; the keys are {', '.join(known)}"
+            hint = did_you_mean(key, known) or f"; the keys are {', '.join(known)}"
             raise ValueError(f"{key!r} in {source} is not an option of `train {task}`{hint}")
         kinds = _kinds(known[key])
         if not any(_fits(value, kind) for kind in kinds):
             words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-            hint = _nearest(value, words) if isinstance(value, str) else ""
+            hint = did_you_mean(value, words) if isinstance(value, str) else ""
             wanted = " or ".join(_wording(kind) for kind in kinds)
             raise ValueError(f"`{key}` must be {wanted} in {source}, got {value!r}{hint}")
         given[key] = Path(value) if Path in kinds else float(value) if kinds == [float] else value
@@ -91,8 +91,3 @@ def _wording(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f'"{word}"' for word in get_args(kind))
     return {int: "an integer", float: "a number", bool: "true or false", str: "a string", Path: "a path"}[kind]
-
-
-def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

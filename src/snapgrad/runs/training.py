@@ -6,15 +6,12 @@ the same slices and ends with the same bits. Checkpoints go by the clock; they c
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from snapgrad.plasticity import density
 from snapgrad.runs import disk
@@ -23,10 +20,12 @@ from snapgrad.runs.checkpoint import Totals
 from snapgrad.runs.directory import RunDirectory, about
 from snapgrad.runs.disk import Record
 from snapgrad.runs.options import Options
+from snapgrad.runs.signals import stop_requests
+from snapgrad.tasks.base import Task
 from snapgrad.train import Carry
 
 Show = Callable[[Record], None]  # told every record
-WORSE = 2  # times the bits of guessing: what ends above has broken down, though its loss is finite
+WORSE = 2  # times the cost of guessing: what ends above has broken down, though its loss is finite
 
 
 class Diverged(Exception):
@@ -60,7 +59,8 @@ def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = 
         if found is not None:
             carry, totals = found.carry(carry), found.totals
             del found  # as large as the carry
-        with _resumable(run), _events(run, options, totals.tokens) as write_events, _signals() as asked:
+        stopping = stop_requests(_stop_after_the_slice)
+        with _resumable(run), _events(run, options, totals.tokens) as write_events, stopping as asked:
             run.forget_after(totals.tokens)
             run.reopen()
             if totals.tokens == 0:
@@ -103,7 +103,7 @@ def _train(
         record = {
             **totals._asdict(),
             # A slice of an online run may end before anything was asked.
-            "bits": progress.bits / progress.asked if progress.asked else None,
+            task.metric: progress.cost / progress.asked if progress.asked else None,
             "tokens_per_second": progress.tokens / progress.seconds,
         }
         if (level := task.level(carry.task)) is not None:
@@ -124,19 +124,20 @@ def _train(
             raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", asked[0])
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
     outcome["tokens_per_second"] = totals.tokens / totals.seconds  # of the run, not of its last slice
-    if (warning := _warning(run, options, outcome, task.classes)) is not None:
+    if (warning := _warning(run, options, outcome, task)) is not None:
         outcome["warning"] = warning
     run.finish(outcome)
     return outcome
 
 
-def _warning(run: RunDirectory, options: Options, outcome: Record, classes: int) -> str | None:
+def _warning(run: RunDirectory, options: Options, outcome: Record, task: Task) -> str | None:
     """What a person should know about a run that has come to its end, though it has learnt nothing."""
-    asked = [record["bits"] for record in run.metrics() if record.get("bits") is not None]
-    bits, guessing = outcome.get("valid_bits", asked[-1] if asked else 0.0), math.log2(classes)
-    if bits > WORSE * guessing:
+    asked = [record[task.metric] for record in run.metrics() if record.get(task.metric) is not None]
+    cost = outcome.get("valid_bits", asked[-1] if asked else 0.0)
+    if task.guessing is not None and cost > WORSE * task.guessing:
+        unit = "bits per character" if task.metric == "bits" else task.metric
         return (
-            f"the network is worse than guessing: {bits:.4g} bits per character, where guessing costs {guessing:.4g}; "
+            f"the network is worse than guessing: {cost:.4g} {unit}, where guessing costs {task.guessing:.4g}; "
             "a smaller learning rate or `clip` may help"
         )
     if options.schedule_updates is not None and outcome["updates"] > options.schedule_updates:
@@ -170,26 +171,10 @@ def _check_same(run: RunDirectory, now: Record) -> None:
         warnings.warn(f"resumed with other versions, so the bits may differ: {', '.join(changed)}", stacklevel=3)
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM asks for a stop at the end of the slice; the second one ends the process at once."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        asked.append(number)
-        # Python cannot act while a slice runs; the system can.
-        signal.signal(number, signal.SIG_DFL)
-        print("\nstopping at the end of this slice; once more to stop at once", file=sys.stderr)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop_after_the_slice(number: int) -> None:
+    """The second signal ends the process at once: Python cannot act while a slice runs, the system can."""
+    signal.signal(number, signal.SIG_DFL)
+    print("\nstopping at the end of this slice; once more to stop at once", file=sys.stderr)
 
 
 @contextmanager

@@ -7,35 +7,26 @@ from typing import Any
 
 from snapgrad.algorithms.registry import takes
 from snapgrad.costs import costs
-from snapgrad.runs.build import READOUTS, network
+from snapgrad.runs.build import READOUTS, SIZES, network
 from snapgrad.runs.options import Options
-from snapgrad.tasks.characters import BYTES
-from snapgrad.tasks.copy import Copy
 
-# Of one core, measured with `snapgrad bench`, rounded: they decide about nothing but order.
-FLOPS_A_SECOND = 2e10
-SECONDS_AN_UPDATE = 2e-4
-
-SYMBOLS = {"copy": (Copy.inputs, Copy.classes), "chars": (BYTES, BYTES)}  # in and out
+# Of one core with AVX-512, from runs that were measured, rounded: they decide about nothing but order.
+DENSE_FLOPS_A_SECOND = 1e11  # of the readout
+SPARSE_FLOPS_A_SECOND = 2e10  # of the recurrent part; the fuller J is, the longer its rows, the faster
+SECONDS_A_STEP = 5e-4
 
 
 def seconds(options: Options) -> float:
     """Of training, on one core, from the flops that are counted."""
-    inputs, classes = SYMBOLS[options.task]
-    widths = (options.units, *READOUTS[options.readout], classes)
+    widths = (options.units, *READOUTS[options.readout], SIZES[options.task][1])
     readout = 6 * sum(a * b for a, b in itertools.pairwise(widths)) * options.batch
     steps = options.tokens / options.batch
-    a_step = (_flops(_network_key(options), inputs, options) + readout) / FLOPS_A_SECOND
-    return steps * (a_step + SECONDS_AN_UPDATE)
+    counted = _costs(options)
+    recurrent = _flops(counted.methods, options) / (SPARSE_FLOPS_A_SECOND * (3 - 2 * counted.sparsity))
+    return steps * (recurrent + readout / DENSE_FLOPS_A_SECOND + SECONDS_A_STEP)
 
 
-def _network_key(options: Options) -> tuple[Any, ...]:
-    order = options.snap_order if takes(options.algorithm, "order") else 1
-    return (options.cell, options.units, options.sparsity, options.sparse_inputs, order)
-
-
-def _flops(key: tuple[Any, ...], inputs: int, options: Options) -> float:
-    methods = _costs(key, inputs, options).methods
+def _flops(methods: dict[str, Any], options: Options) -> float:
     name: str = options.algorithm
     if takes(name, "order"):
         name = f"{name}-{options.snap_order}" + (" episodic" if options.update_steps is None else "")
@@ -45,9 +36,12 @@ def _flops(key: tuple[Any, ...], inputs: int, options: Options) -> float:
 _counted: dict[tuple[Any, ...], Any] = {}
 
 
-def _costs(key: tuple[Any, ...], inputs: int, options: Options) -> Any:
+def _costs(options: Options) -> Any:
+    order = options.snap_order if takes(options.algorithm, "order") else 1
     # The counts hardly depend on the seed: one network stands for all.
+    shape = options.task, options.cell, options.units, options.layers, options.sparsity, options.sparse_inputs
+    key = *shape, order, options.rank
     if key not in _counted:
-        cell, params = network(options, inputs)
-        _counted[key] = costs(cell, params, order=key[-1])
+        cell, _, params = network(options)
+        _counted[key] = costs(cell, params.cell, order=order, rank=options.rank or 1)
     return _counted[key]

@@ -12,7 +12,6 @@ With `select = "learning_rate"` all its values are tried on the first seed, and 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from snapgrad.arguments import did_you_mean
 from snapgrad.runs.options import TASKS, Options
 from snapgrad.runs.resolve import resolved
 
@@ -73,7 +73,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says: these methods are better than those, on these networks."""
+    """What the paper says, or what we ask: these methods are better than those, on these networks."""
 
     words: str
     better: tuple[str, ...]
@@ -82,6 +82,7 @@ class Claim:
     or_equal: bool = False  # at least as good is enough
     within: float = 0.0  # how far behind still counts as equal, beside the spread
     networks: tuple[str, ...] = ()  # all of them, if none is named
+    question: bool = False  # one of our own, that is answered and not reproduced
     comment: str = ""  # what we make of it
 
 
@@ -118,6 +119,14 @@ class Experiment:
             return Claim(**tuples)
 
         return tuple(made(values) for values in self.content.get("claims", []))
+
+    def is_claimed(self, run: Planned) -> bool:
+        """Whether a claim of the paper speaks of this run's method on its network."""
+        return any(
+            run.method in (*claim.better, *claim.than) and run.network in (claim.networks or (run.network,))
+            for claim in self.claims
+            if not claim.question
+        )
 
     def settings(self, size: Size) -> dict[str, Any]:
         """What a size says beside its runs: "seeds", "jobs", "scaled" and the options that all its runs share."""
@@ -159,8 +168,7 @@ class Experiment:
         task = TASKS[self.content["task"]]
         known = [field.name for field in dataclasses.fields(task)]
         for name in values.keys() - set(known):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ValueError(f"{name!r} in {self.name}.toml is not an option of `train {task.task}`{hint}")
         return resolved(task(**values))
 

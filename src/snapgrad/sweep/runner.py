@@ -6,15 +6,14 @@ and a run's own directory holds how far it is, so a sweep may be killed at any m
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
 from snapgrad.sweep.experiment import Experiment, Planned, Size
@@ -37,13 +36,19 @@ class Sweep:
     runs: Path
 
     def missing(self) -> list[tuple[Experiment, Planned]]:
-        """What can be started now: first seeds first, of these the longest."""
-        found = {
-            run.identity: (experiment, run)  # one that several experiments ask for is trained once
-            for experiment in self.experiments
-            for run in missing(experiment, self.size, self.collected(experiment))
-        }
-        return sorted(found.values(), key=lambda pair: (pair[1].options.seed, -estimate.seconds(pair[1].options)))
+        """What can be started now: first what claims hang on, then first seeds, of these the longest."""
+        found: dict[Any, tuple[Experiment, Planned]] = {}
+        for experiment in self.experiments:
+            for run in missing(experiment, self.size, self.collected(experiment)):
+                # One that several experiments ask for is trained once, for one of those whose claims hang on it.
+                if run.identity not in found or experiment.is_claimed(run):
+                    found[run.identity] = experiment, run
+
+        def rank(pair: tuple[Experiment, Planned]) -> tuple[bool, int, float]:
+            experiment, run = pair
+            return not experiment.is_claimed(run), run.options.seed, -estimate.seconds(run.options)
+
+        return sorted(found.values(), key=rank)
 
     def collected(self, experiment: Experiment) -> Results:
         """The results so far, with those that another experiment has of the same run.
@@ -78,7 +83,7 @@ def carry_out(sweep: Sweep, executor: LocalExecutor, view: View) -> list[str]:
     """Trains everything that has no result yet. Returns what failed, in a sentence each."""
     failed: dict[Path, str] = {}
     active: dict[Path, tuple[Experiment, Planned]] = {}
-    with _signals() as asked:
+    with stop_requests() as asked:  # runs of a terminal's process group hear of Ctrl-C themselves
         waiting = sweep.missing()
         while not asked:
             while executor.free and (next_one := _first(waiting, sweep, active, failed)) is not None:
@@ -117,16 +122,3 @@ def _take(sweep: Sweep, view: View, job: Job, experiment: Experiment, run: Plann
     elif code not in STOPPED:
         failed[job.directory] = f"{experiment.name}, {run.name}: {message or f'exit code {code}'}"
         view.say(failed[job.directory])
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask for an end; runs of a terminal's process group hear of Ctrl-C themselves."""
-    asked: list[int] = []
-    handler: Callable[[int, Any], None] = lambda number, frame: asked.append(number)  # noqa: E731
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -11,7 +11,7 @@ import numpy as np
 
 from snapgrad import arguments
 from snapgrad.sparsity.matrix import describe
-from snapgrad.tasks.base import PADDING, Task, Window
+from snapgrad.tasks.base import PADDING, SymbolTask, Window
 
 BYTES = 256
 MOST_BYTES = (1 << 31) - 1 - arguments.MOST_STEPS  # of a text: places are counted in int32, with a window on top
@@ -27,7 +27,7 @@ class CropsState(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Crops(Task):
+class Crops(SymbolTask):
     """A sequence is a random crop of the text: `length` bytes are to be predicted, each from those before it."""
 
     text: np.ndarray  # uint8

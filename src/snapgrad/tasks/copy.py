@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from snapgrad import arguments
-from snapgrad.tasks.base import PADDING, Task, Window
+from snapgrad.tasks.base import PADDING, SymbolTask, Window
 
 START, END = 2, 3  # symbols beside the bits 0 and 1
 THRESHOLD = 0.15  # bits per character at which a level is learnt
@@ -55,7 +55,7 @@ class CopyState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Copy(Task):
+class Copy(SymbolTask):
     """Copying with a curriculum, or, with a `length`, strings of that length only."""
 
     length: int | None = None

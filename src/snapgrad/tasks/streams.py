@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.tasks.base import Task, Window
+from snapgrad.tasks.base import SymbolTask, Window
 from snapgrad.tasks.characters import BYTES, check_text
 
 
 @dataclass(frozen=True, eq=False)
-class Streams(Task):
+class Streams(SymbolTask):
     """Lanes begin at random places of the text; after its last byte comes its first. The state is their places [B]."""
 
     text: np.ndarray  # uint8

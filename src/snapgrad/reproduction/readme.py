@@ -1,0 +1,59 @@
+"""The results on the README's first screen: one figure and one table, generated between two markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from snapgrad.report.tables import Table
+from snapgrad.reproduction.claims import NOT_MEASURED, Said
+from snapgrad.reproduction.measured import Measured, spread
+
+START, END = "<!-- results: written by `snapgrad reproduce all --draw` -->", "<!-- end of results -->"
+COLUMNS = ("BPTT", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2", "SnAp-3")
+FIGURE = "influence-ends"
+SHOWN = f"""\
+![What SnAp keeps of the influence, early and late in training](docs/results/{FIGURE}.svg)
+
+The influence of every parameter on every unit of a small GRU, early and late in its training: red is what SnAp-1 keeps,
+blue what SnAp-2 adds, white what both leave out. Below, the length of the strings that networks learn to copy."""
+
+
+def copy_table(measured: Sequence[Measured]) -> Table:
+    """The copy task: a row for each network, a column for each method."""
+    by_name = {(one.network, one.method): one for one in measured}
+    networks = [n for n in dict.fromkeys(one.network for one in measured) if (n, "BPTT") in by_name]
+    columns = [method for method in COLUMNS if any((network, method) in by_name for network in networks)]
+    rows = [(network, *(_cell(by_name.get((network, method))) for method in columns)) for network in networks]
+    return Table("", "", ("network", *columns), rows)
+
+
+def _cell(one: Measured | None) -> str:
+    if one is None:
+        return ""
+    missing = f" ({len(one.runs)} of {one.wanted} seeds)" if len(one.runs) < one.wanted else ""
+    return f"{spread(one.finals('level'), 1)}{missing}"
+
+
+def text(copied: str, said: Sequence[Said]) -> str:
+    """What stands between the markers; `copied` is the table in Markdown."""
+    claims = [one for one in said if not one.question]
+    measured = [one for one in claims if one.verdict != NOT_MEASURED]
+    reproduced = sum(one.verdict == "reproduced" for one in measured)
+    summary = (
+        f"Of {len(claims)} claims of the paper {len(measured)} are measured, at least in part, "
+        f"and {reproduced} reproduced without reserve so far: [docs/results.md](docs/results.md)."
+    )
+    return "\n\n".join([START, SHOWN, copied, summary, END])
+
+
+def update(path: Path, new: str) -> bool:
+    """Replaces what stands between the markers of a file, if it exists and has them; whether it has."""
+    if not path.is_file():
+        return False
+    before, start, rest = path.read_text(encoding="utf-8").partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        return False
+    path.write_text(f"{before}{new}{after}", encoding="utf-8")
+    return True
