@@ -58,7 +58,7 @@ def by_counting(text: np.ndarray, order: int) -> tuple[np.ndarray, int]:
 
 def main() -> None:
     given = arguments("Next-byte prediction on an endless text.")
-    length = 3 * CHUNK if given.small else 500_000
+    length = 3 * CHUNK if given.small else 100_000
     text = np.frombuffer(standard_library(), np.uint8)[: length + 2]
     methods = {name: partial(by_network, text, **settings) for name, settings in NETWORKS.items()}
     methods |= {f"counts after {order} bytes": partial(by_counting, text, order) for order in (1, 2, 4)}
