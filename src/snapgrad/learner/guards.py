@@ -99,7 +99,7 @@ class Guards:
 def is_finite(tree: Any) -> jax.Array:
     """Whether all floating-point numbers of a tree are finite, and so is the sum of their squares.
 
-    One product a leaf: XLA takes a reduction of booleans apart into many small ones, and needs three times as long.
+    One product a leaf: XLA takes a reduction of booleans apart into many small ones.
     """
     return jnp.isfinite(sum((jnp.vdot(leaf, leaf).astype(jnp.float32) for leaf in _floats(tree)), jnp.float32(0)))
 
