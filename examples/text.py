@@ -22,7 +22,7 @@ import snapgrad as sg
 from snapgrad.report.style import COLOURS
 from snapgrad.tasks.corpora import standard_library
 
-BYTES, CHUNK = 256, 4096
+BYTES, CHUNK = 256, 1024
 COLUMNS = ("", "bits a byte, all of it", "the last fifth", "ms a byte", "memory")
 NETWORKS: dict[str, dict[str, Any]] = {
     "SnAp-1, GRU of 128 units": {"order": 1},
@@ -58,7 +58,7 @@ def by_counting(text: np.ndarray, order: int) -> tuple[np.ndarray, int]:
 
 def main() -> None:
     given = arguments("Next-byte prediction on an endless text.")
-    length = 3 * CHUNK if given.small else 100_000
+    length = 2 * CHUNK if given.small else 100_000
     text = np.frombuffer(standard_library(), np.uint8)[: length + 2]
     methods = {name: partial(by_network, text, **settings) for name, settings in NETWORKS.items()}
     methods |= {f"counts after {order} bytes": partial(by_counting, text, order) for order in (1, 2, 4)}
