@@ -28,5 +28,11 @@ class OneNetworkInOneProcess(LoadScopeScheduling):
         return f"{names[0]}-{'dense' in words}" if names else nodeid
 
 
+def pytest_collection_modifyitems(items):
+    """What takes minutes comes first: at the end, the other processes would wait for it."""
+    items.sort(key=lambda item: item.name != "test_every_smoke_passes_killed_or_not")
+
+
 def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False  # xdist would put whatever is alone in its scope last
     return OneNetworkInOneProcess(config, log)
