@@ -216,3 +216,17 @@ def test_a_probe_has_the_gradient_of_a_weight_of_zero(name, order):
     assert restarted.gradients is probes.gradients
     np.testing.assert_array_equal(restarted.influence.fresh, [False, True, False])
     assert restarted.influence.J is probes.influence.J
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_state_that_was_rewired_is_loaded_like_a_new_one(backend, tmp_path):
+    net = network("gru")
+    algorithm = sg.snap(net.cell, loss, order=2, backend=backend)
+    state = algorithm.init(net.params, BATCH)
+    for seed in (1, 2):
+        params, _ = rewired_params(net, seed)
+        state = algorithm.rewire(state, net.params, params)
+        net = net._replace(params=params)
+        sg.save(tmp_path / "state", state)
+        loaded = sg.load(tmp_path / "state", like=algorithm.init(params, BATCH))
+        assert jax.tree.structure(loaded) == jax.tree.structure(state)

@@ -53,7 +53,9 @@ def start(kernel: Kernel, cell: ProbedCell, params: PyTree, order: int, absent: 
     """Probes at the patterns `absent` of absent weights, with no past."""
     dtype = param_dtype(params)
     gradients = _zeros(absent, dtype)
-    return Probes(gradients, kernel.zeros(_blocks(cell, params, gradients, order), batch_size, dtype))
+    blocks = _blocks(cell, params, gradients, order)
+    J = kernel.zeros(blocks, batch_size, dtype)
+    return Probes(gradients, kernel.carry_over(blocks, blocks, np.arange(blocks.n_params), J))  # with room for others
 
 
 def replace(

@@ -119,10 +119,10 @@ class NativeKernel(Kernel):
     def carry_over(self, old: Blocks, new: Blocks, sources: NDArray[np.int64], J: Influence) -> Influence:
         had_length, tile = J.J.shape[1:]
         length = had_length
-        if length < new.kept:
+        if length == old.kept:  # there is no room, unless moving to the same patterns asks for it
+            length = math.ceil(ROOM * new.kept) if new is old else new.kept
+        elif length < new.kept:
             length = math.ceil(GROWTH * new.kept)
-        elif length == old.kept:  # patterns have not changed before
-            length = math.ceil(ROOM * new.kept)
         had, has = binding.influence_places(old, tile), binding.influence_places(new, tile)
         at = np.full(length, had_length)
         at[: new.kept] = place_sources(had, has, sources, new.states, had_length)
