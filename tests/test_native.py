@@ -289,6 +289,18 @@ def test_a_lane_that_starts_anew_takes_nothing_from_its_past(batch_size, stored)
     assert np.isnan(lanes[~some]).any(axis=1).all()
 
 
+def test_one_lane_of_a_dense_network():
+    """Where a strip of I is one derivative times neighbouring inputs."""
+    cell = sg.LSTM(200, 2)
+    params = sg.Params(cell.init(jax.random.key(0)), jnp.ones(2))
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(4, 1, 200)))
+    found = []
+    for backend in ("native", "reference"):
+        algorithm = sg.snap(cell, lambda readout, h, target: jnp.sum(readout * h**2), order=2, backend=backend)
+        found.append(flat(algorithm.grad(params, algorithm.init(params, 1), xs, xs)[0].grads.cell))
+    assert relative_error(*found) < TOLERANCE[np.float64]
+
+
 def test_a_block_with_very_many_columns():
     """As a dense input layer of a large vocabulary has: more than 2^31 if its square were taken."""
     cell = sg.Vanilla(120_000, 1)
