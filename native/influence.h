@@ -200,7 +200,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
 
 template <class T, class S>
 void influence_step(const InfluenceStep& call, Pool& pool) {
-  __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
+  if (!call.plan.is_complete) __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
   if (call.plan.blocks.empty()) return;
   call.tile == kTile ? influence_step_lanes<T, S>(call, pool) : influence_step_columns<T, S>(call, pool);
 }

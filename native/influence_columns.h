@@ -28,7 +28,7 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
     }
   }
   V g[R];
-  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) g[j] = load<T, N>(gradient + j * N);
+  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) g[j] = load<T, N>(gradient + at(j));
   const ImmediateRow* next = plan.immediate_rows.data() + block.entry_at;
   const ImmediateRow* const end_immediate = next + block.entries;
   const Term* term = net.terms.data();
@@ -43,14 +43,20 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
     if (next != end_immediate && next->row == row) {
       const int64_t first = block.immediate_at + next->nth * stride + strip.first;
       const Term* const factors = call.products.terms.data() + first;
-      if (lanes == 1 && call.products.together[first] >= static_cast<uint32_t>(strip.width)) {
-        const T factor = left[factors->entry];  // of a whole strip, as on a dense network
-        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += factor * load<T, N>(right + factors->row + at(j));
-      } else {
-        T values[R * N];
-        for (int c = 0; c < strip.width; ++c) values[c] = left[factors[c].entry * lanes] * right[factors[c].row * lanes];
-        SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
+      const uint32_t* const together = call.products.together.data() + first;
+      T values[R * N];
+      for (int c = 0; c < strip.width;) {
+        const int run = static_cast<int64_t>(together[c]) < strip.width - c ? together[c] : strip.width - c;
+        const T factor = left[factors[c].entry * lanes];
+        const T* const sources = right + factors[c].row * lanes;
+        if (lanes == 1) {
+          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i];
+        } else {
+          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i * lanes];
+        }
+        c += run;
       }
+      SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
       ++next;
     }
     const T weight = delta[net.rows[row] * lanes];
@@ -66,7 +72,7 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
       }
     }
   }
-  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) store<T, N>(gradient + j * N, g[j]);
+  SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) store<T, N>(gradient + at(j), g[j]);
 }
 
 template <class T, class S>
@@ -97,13 +103,12 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
     for (int64_t s = range.begin; s < range.end; ++s) {
       const Strip& strip = strips.all[s];
       const T* const gradient = gradients.data + (s - range.begin) * kSlots;
-      const int32_t* const param = plan.column_param.data() + plan.blocks[strip.block].column_at + strip.first;
-      with_vectors<kLanes<T>, kAccumulators>(strip.width, [&](auto n, auto r) {
-        constexpr int N = decltype(n)::value, kBefore = (decltype(r)::value - 1) * N;
-        for (int c = 0; c < strip.width; ++c) {
-          out[param[c]] = gradient[c < kBefore ? c : c - (strip.width - N) + kBefore];
-        }
-      });
+      const int64_t column = plan.blocks[strip.block].column_at + strip.first;
+      for (int64_t c = 0; c < strip.width;) {
+        const int64_t run = plan.column_run[column + c], left = strip.width - c, n = run < left ? run : left;
+        __builtin_memcpy(out + plan.column_param[column + c], gradient + c, sizeof(T) * static_cast<size_t>(n));
+        c += n;
+      }
     }
   });
 }

@@ -163,7 +163,11 @@ BlocksPlan::BlocksPlan(int64_t n_states, int64_t n_params, Rows dynamics_rows, R
       column_param.push_back(static_cast<int32_t>(group_params.columns[i]));
     }
     immediate += static_cast<int64_t>(block.entries) * block.width;
-    if (rows.empty() || block.width == 0) continue;
+    if (block.width == 0) continue;
+    if (rows.empty()) {
+      is_complete = false;
+      continue;
+    }
     kept += static_cast<int64_t>(rows.size()) * block.width;
     credits += static_cast<int64_t>(rows.size());
     auto [found, is_new] = known.try_emplace(rows, static_cast<int32_t>(subnetworks.size()));
@@ -180,6 +184,10 @@ BlocksPlan::BlocksPlan(int64_t n_states, int64_t n_params, Rows dynamics_rows, R
     most_rows = std::max(most_rows, static_cast<int64_t>(net.rows.size()));
     most_terms = std::max(most_terms, static_cast<int64_t>(net.terms.size()));
     most_columns = std::max<int64_t>(most_columns, block.width);
+  }
+  column_run.assign(column_param.size(), 1);
+  for (int64_t c = static_cast<int64_t>(column_param.size()) - 2; c >= 0; --c) {
+    if (column_param[c] + 1 == column_param[c + 1]) column_run[c] = column_run[c + 1] + 1;
   }
   group_credit();
   // A strip's old rows should stay in the nearest cache; but very narrow strips use a value of D too seldom.

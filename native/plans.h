@@ -97,6 +97,8 @@ struct BlocksPlan : Plan {
   std::vector<Subnetwork> subnetworks;
   std::vector<Block> blocks;
   std::vector<int32_t> column_param;       // the parameter of every column
+  std::vector<int32_t> column_run;         // how many columns from each on have parameters that follow one another
+  bool is_complete = true;                 // every parameter has a column of J
   std::vector<ImmediateRow> immediate_rows;  // block by block, by row
   int64_t most_rows = 0, most_terms = 0, most_columns = 0;  // of any block
   Strips lane_strips;                      // for vectors of lanes: J is stored strip by strip
