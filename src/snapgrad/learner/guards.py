@@ -7,8 +7,9 @@ All of it is part of the compiled step. What is done is counted, in the order of
     state        of a lane, not finite: the lane starts anew
     influence    not finite: forgotten; beyond a limit: told, scaled back or forgotten, as configured
 
-The largest magnitude in the influence is looked at every `WATCH_EVERY` steps, because that reads all of it, and
-whenever the gradient is not finite: it is the product of dL/dh with the influence, and shows what is broken there.
+The influence is looked at every `WATCH_EVERY` steps, because that reads all of it, and whenever the gradient is not finite:
+it is the product of dL/dh with the influence, and shows what is broken there. Its largest magnitude is searched for only
+where the sum of its squares, which costs less, does not rule out that it is too large.
 """
 
 from __future__ import annotations
@@ -93,21 +94,28 @@ class Guards:
             memory = jax.tree.map(lambda new, old: jnp.where(forget, new, old), fresh, memory)
             return State(whole.cell, memory, state.origin), jnp.sum(broken, dtype=jnp.int32), grown
 
-        return jax.lax.cond(due | broken.any(), look, lambda state: (state, jnp.int32(0), jnp.array(False)), state)
+        def may_be_large(memory: Any) -> jax.Array:
+            squares, most = _squares(memory), float(jnp.finfo(jnp.float32).max)
+            return ~(squares <= jnp.float32(min(self.influence_limit**2, most)))
+
+        large = jax.lax.cond(due, may_be_large, lambda memory: jnp.array(False), state.memory)
+        return jax.lax.cond(large | broken.any(), look, lambda state: (state, jnp.int32(0), jnp.array(False)), state)
 
 
 def is_finite(tree: Any) -> jax.Array:
-    """Whether all floating-point numbers of a tree are finite, and so is the sum of their squares.
-
-    One product a leaf: XLA takes a reduction of booleans apart into many small ones.
-    """
-    return jnp.isfinite(sum((jnp.vdot(leaf, leaf).astype(jnp.float32) for leaf in _floats(tree)), jnp.float32(0)))
+    """Whether all floating-point numbers of a tree are finite, and so is the sum of their squares."""
+    return jnp.isfinite(_squares(tree))
 
 
 def broken_lanes(state: Any) -> jax.Array:
     """Which lanes [B] of a cell's state are not finite."""
     leaves = jax.tree.leaves(state)
     return jnp.stack([~jnp.isfinite(leaf).reshape(len(leaf), -1).all(axis=1) for leaf in leaves]).any(axis=0)
+
+
+def _squares(tree: Any) -> jax.Array:
+    """The sum of all squares. One product a leaf: XLA takes other reductions apart into many small ones."""
+    return sum((jnp.vdot(leaf, leaf).astype(jnp.float32) for leaf in _floats(tree)), jnp.float32(0))
 
 
 def _floats(tree: Any) -> list[jax.Array]:

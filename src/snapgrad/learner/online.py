@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import param_dtype
@@ -27,7 +28,7 @@ from snapgrad.cells.base import Cell
 from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitCell
 from snapgrad.kernels.select import Backend
-from snapgrad.learner import cache, generation, stored
+from snapgrad.learner import cache, dispatch, generation, stored
 from snapgrad.learner.guards import BadValues, Events, InfluenceGrowth
 from snapgrad.learner.samples import Samples
 from snapgrad.learner.settings import Settings
@@ -98,6 +99,7 @@ class OnlineLearner:
 
     def _build(self, settings: Settings) -> None:
         """Everything that does not change."""
+        dispatch.in_this_thread()
         self._settings = settings
         self._cell = settings.make_cell()
         self._learning = settings.make_learning(self._cell)
@@ -119,7 +121,7 @@ class OnlineLearner:
     def _go_on(self, carry: Carry) -> None:
         """Goes on from a carry, whose memory it takes."""
         self._samples.dtype = np.dtype(param_dtype(carry.params.cell))
-        self._leaves, self._structure = jax.tree.flatten(carry)
+        self._leaves, self._structure, self._unravel = _pack(carry)
 
     # ---- what a learner does
 
@@ -136,7 +138,7 @@ class OnlineLearner:
         self._leaves, told = program(self._leaves, x, y)
         predictions, losses, events = self._samples.split(np.array(told))
         self._seen += self._settings.batch
-        if events.any():
+        if any(events):
             self._count(events)
         return predictions, losses
 
@@ -285,9 +287,13 @@ class OnlineLearner:
         self._seen, self._events = state["seen"], state["events"]
 
     def _carry(self) -> Carry:
-        return jax.tree.unflatten(self._structure, self._leaves)
+        return self._unpack(self._leaves)
 
-    def _count(self, events: np.ndarray) -> None:
+    def _unpack(self, leaves: list[jax.Array]) -> Carry:
+        carry = jax.tree.unflatten(self._structure, leaves[1:])
+        return carry._replace(params=self._unravel(leaves[0]))
+
+    def _count(self, events: Iterable[float]) -> None:
         self._events = Events(*(int(new) + old for new, old in zip(events, self._events, strict=True)))
         if self._events.grown and not self._warned:
             self._warned = True
@@ -302,14 +308,20 @@ class OnlineLearner:
 
     def _compile(self, name: Any, function: Any, *arguments: Any, changes: bool = True) -> Any:
         """The program for arguments of these shapes. One that `changes` the learner's arrays takes their memory."""
-        structure = self._structure
 
         def flat(leaves: list[jax.Array], *arguments: Any) -> Any:
-            out = function(jax.tree.unflatten(structure, leaves), *arguments)
-            return (jax.tree.leaves(out[0]), out[1]) if changes else out
+            out = function(self._unpack(leaves), *arguments)
+            return (_pack(out[0])[0], out[1]) if changes else out
 
         donated = (0,) if changes else ()
         with cache.on_disk():
             compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
         self._programs[name] = compiled
         return compiled
+
+
+def _pack(carry: Carry) -> tuple[list[jax.Array], Any, Any]:
+    """The arrays of a carry, its weights as one vector, because every array costs a call time; and how to undo it."""
+    vector, unravel = ravel_pytree(carry.params)
+    rest, structure = jax.tree.flatten(carry._replace(params=cast(Any, ())))
+    return [vector, *rest], structure, unravel

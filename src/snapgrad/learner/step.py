@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from snapgrad.algorithms.base import batched_step
 from snapgrad.algorithms.interface import Algorithm, Params, State
@@ -70,11 +71,13 @@ class Learning:
 
         with jax.numpy_dtype_promotion("standard"):  # whatever the process has set: Optax counts on it
             updates, new_opt_state = self.optimiser.update(gradient.grads, opt_state, params)
+        # As vectors: for one sample, every operation on its own costs more than its arithmetic.
+        (g, _), (u, _), (p, unravel) = map(ravel_pytree, (gradient.grads, updates, params))
         # A weight and an update whose squares are finite have a finite sum.
-        whole = is_finite((gradient.grads, updates, new_opt_state))
+        whole = is_finite((g, u, new_opt_state))
         accepted = asked.any() & whole
-        new = optax.apply_updates(params, updates), new_opt_state
-        params, opt_state = jax.tree.map(lambda *both: jnp.where(accepted, *both), new, (params, opt_state))
+        params = unravel(jnp.where(accepted, p + u, p))
+        opt_state = jax.tree.map(lambda *both: jnp.where(accepted, *both), new_opt_state, opt_state)
 
         due = (age % WATCH_EVERY == WATCH_EVERY - 1) | ~whole
         state, restarted, grown = self.guards.watch(self.algorithm, state, due, broken_lanes(state.cell))
