@@ -1,8 +1,9 @@
 """Where programs run: in the thread that asks for them.
 
-On CPU, JAX hands a program to another thread and returns. For one sample at a time, that waits for the answer anyway,
-waking a thread and being woken costs as much as the step itself. JAX reads the setting when it first uses the CPU: a process
-that has used it before its first learner keeps what it has, and so does one that sets JAX_CPU_ENABLE_ASYNC_DISPATCH.
+On CPU, JAX hands a program to another thread and returns. With one sample at a time the answer is waited for anyway, and
+waking a thread and being woken costs as much as the step itself. JAX reads the setting when it first uses the CPU: a
+process that has used it before its first learner keeps what it has, and so does one that sets
+JAX_CPU_ENABLE_ASYNC_DISPATCH.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ All of it is part of the compiled step. What is done is counted, in the order of
     state        of a lane, not finite: the lane starts anew
     influence    not finite: forgotten; beyond a limit: told, scaled back or forgotten, as configured
 
-The influence is looked at every `WATCH_EVERY` steps, because that reads all of it, and whenever the gradient is not finite:
-it is the product of dL/dh with the influence, and shows what is broken there. Its largest magnitude is searched for only
-where the sum of its squares, which costs less, does not rule out that it is too large.
+The influence is looked at every `WATCH_EVERY` steps, because that reads all of it, and whenever the gradient is not
+finite: it is the product of dL/dh with the influence, and shows what is broken there. Its largest magnitude is searched
+for only where the sum of its squares, which costs less, does not rule out that it is too large.
 """
 
 from __future__ import annotations
