@@ -1,4 +1,4 @@
-"""Where programs run: in the thread that asks for them.
+"""Where programs run: in the thread that asks for them, all of them in that one.
 
 On CPU, JAX hands a program to another thread and returns. With one sample at a time the answer is waited for anyway:
 waking a thread and being woken costs as much as the step itself. JAX reads the setting when it first uses the CPU: a
@@ -9,8 +9,11 @@ JAX_CPU_ENABLE_ASYNC_DISPATCH.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 SETTING = "jax_cpu_enable_async_dispatch"
 
@@ -19,3 +22,18 @@ def in_this_thread() -> None:
     """Asks JAX to run programs on CPU in the thread that calls them, if it is not too late for that."""
     if SETTING.upper() not in os.environ:
         jax.config.update(SETTING, False)
+
+
+def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    """A function (state, *arguments) -> (state, told) as a loop of one round.
+
+    XLA spreads the operations of a program over threads, and waking one costs more than any operation on one sample; the
+    body of a loop runs in the thread that is there. XLA must not see that there is only one round, or it removes the loop.
+    """
+
+    def one_round(state: Any, *arguments: Any) -> tuple[Any, Any]:
+        told = jax.tree.map(lambda out: jnp.zeros(out.shape, out.dtype), jax.eval_shape(function, state, *arguments)[1])
+        rounds = jax.lax.optimization_barrier(jnp.int32(1))
+        return jax.lax.fori_loop(0, rounds, lambda _, so_far: function(so_far[0], *arguments), (state, told))
+
+    return one_round

@@ -313,9 +313,9 @@ class OnlineLearner:
             out = function(self._unpack(leaves), *arguments)
             return (_pack(out[0])[0], out[1]) if changes else out
 
-        donated = (0,) if changes else ()
+        program = jax.jit(dispatch.in_one_thread(flat), donate_argnums=0) if changes else jax.jit(flat)
         with cache.on_disk():
-            compiled = jax.jit(flat, donate_argnums=donated).lower(self._leaves, *arguments).compile()
+            compiled = program.lower(self._leaves, *arguments).compile()
         self._programs[name] = compiled
         return compiled
 
