@@ -2,9 +2,9 @@
 
 All models see the same samples in turns, in one process, so that they share whatever else the machine does. Medians
 over rounds are printed, and for ours the parts: the compiled calls alone, and what Python adds to them. deep-river asks
-for an older PyTorch than this project is tested with, but runs with that one too:
+for an older PyTorch than this project is tested with, but runs with that one too; River must be the one it asks for:
 
-    pip install --no-deps deep-river torchviz && pip install pandas scikit-learn sortedcontainers tqdm
+    pip install --no-deps deep-river torchviz && pip install 'river<0.26' 'pandas<3' scikit-learn sortedcontainers tqdm
     python benchmarks/streams.py
 """
 

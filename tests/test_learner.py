@@ -150,6 +150,16 @@ def test_nothing_is_traced_after_the_first_sample():
 # ---- what it predicts
 
 
+def test_a_sample_is_learnt_from_in_one_thread(fresh):
+    # XLA runs the body of a loop in the thread that is there, if it has not seen through the loop and removed it.
+    learner = copy.deepcopy(fresh)
+    learner.learn(XS[0], YS[0])
+    program = learner._programs["learn"].as_text()
+    entry = program[program.index("ENTRY") :]
+    assert "while(" in entry
+    assert "custom-call(" not in entry  # the native kernels are in the loop
+
+
 def test_classes_are_told_apart():
     learner = sg.OnlineLearner(4, 4, cell="vanilla", units=8, symbols=True, loss="cross_entropy", learning_rate=0.05)
     symbols = np.arange(400) % 4
