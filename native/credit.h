@@ -1,21 +1,18 @@
 // The credit recursion of a window, one step back. Included inside the namespace of one instruction set (kernels.cc).
 //
-// Lambda has one row for every state entry of every block and the batch innermost, so that lanes are the vectors. Two tiles
+// Lambda has one row for every state entry of every block and the batch innermost, so that lanes are the vectors. Two vectors
 // of lanes are worked on together, to follow the pattern once for both. D comes column by column, because that is how D^T is
 // read.
 
-constexpr int kTilesTogether = 2;
-
-template <class T, int K>
-void credit_group(const CreditStep& call, const CreditGroup& group, int64_t first_tile, T* later) {
-  constexpr int N = kTile;
+template <class T, int N, int K>
+void credit_group(const CreditStep& call, const CreditGroup& group, int64_t first_lane, T* later) {
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
-  const int64_t lambda_tile = call.room * N, lanes = call.tiles * N;
-  T* const lambda = static_cast<T*>(call.lambda) + first_tile * lambda_tile;
-  const T* const dynamics = static_cast<const T*>(call.dynamics) + first_tile * N;
-  const T* const delta = static_cast<const T*>(call.delta) + first_tile * N;
-  T* const credit = static_cast<T*>(call.credit) + first_tile * N;
+  const int64_t lanes = call.lanes;
+  T* const lambda = static_cast<T*>(call.lambda) + first_lane;
+  const T* const dynamics = static_cast<const T*>(call.dynamics) + first_lane;
+  const T* const delta = static_cast<const T*>(call.delta) + first_lane;
+  T* const credit = static_cast<T*>(call.credit) + first_lane;
   const int64_t first = plan.blocks[group.first_block].credit_at;
 
   for (int32_t b = group.first_block; b < group.end_block; ++b) {
@@ -24,10 +21,10 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
     const int64_t rows = static_cast<int64_t>(net.rows.size());
     T* const to = later + (block.credit_at - first) * K * N;
     for (int64_t row = 0; row < rows; ++row) {
-      const T* const before = lambda + (block.credit_at + row) * N;
+      const T* const before = lambda + (block.credit_at + row) * lanes;
       const T* const own = delta + net.rows[row] * lanes;
       SNAPGRAD_UNROLL for (int k = 0; k < K; ++k) {
-        const V sum = load<T, N>(before + k * lambda_tile) + load<T, N>(own + k * N);
+        const V sum = load<T, N>(before + k * N) + load<T, N>(own + k * N);
         store<T, N>(to + (row * K + k) * N, sum);
       }
     }
@@ -61,7 +58,7 @@ void credit_group(const CreditStep& call, const CreditGroup& group, int64_t firs
     SNAPGRAD_UNROLL for (int k = 0; k < K; ++k) {
       V total = sum[0][k];
       SNAPGRAD_UNROLL for (int n = 1; n < kSums; ++n) total += sum[n][k];
-      store<T, N>(lambda + k * lambda_tile + at.at * N, total);
+      store<T, N>(lambda + at.at * lanes + k * N, total);
     }
   }
 }
@@ -70,22 +67,24 @@ template <class T>
 void credit_step(const CreditStep& call, Pool& pool) {
   const BlocksPlan& plan = call.plan;
   const auto count = static_cast<int64_t>(plan.credit_groups.size());
-  __builtin_memset(call.credit, 0, sizeof(T) * static_cast<size_t>(call.tiles * plan.entries * kTile));
+  constexpr int N = kTogether<T, kWideTile>;
+  __builtin_memset(call.credit, 0, sizeof(T) * static_cast<size_t>(plan.entries * call.lanes));
   if (count == 0) return;
-  const int64_t tasks = task_count(plan.credit_cost_up_to[count - 1] * call.tiles, pool);
+  const int64_t tasks = task_count(plan.credit_cost_up_to[count - 1] * call.lanes / N, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const Range range = task_range(plan.credit_cost_up_to.data(), count, task, tasks);
-    Scratch<T> later(plan.most_credits * kTilesTogether * kTile);
-    int64_t tile = 0;
-    for (; tile + kTilesTogether <= call.tiles; tile += kTilesTogether) {
-      for (int64_t g = range.begin; g < range.end; ++g) {
-        credit_group<T, kTilesTogether>(call, plan.credit_groups[g], tile, later.data);
+    Scratch<T> later(plan.most_credits * 2 * N);
+    int64_t lane = 0;
+    const auto run = [&](auto n, auto k) {
+      constexpr int kVector = decltype(n)::value, kVectors = decltype(k)::value;
+      for (; lane + kVector * kVectors <= call.lanes; lane += kVector * kVectors) {
+        for (int64_t g = range.begin; g < range.end; ++g) {
+          credit_group<T, kVector, kVectors>(call, plan.credit_groups[g], lane, later.data);
+        }
       }
-    }
-    for (; tile < call.tiles; ++tile) {
-      for (int64_t g = range.begin; g < range.end; ++g) {
-        credit_group<T, 1>(call, plan.credit_groups[g], tile, later.data);
-      }
-    }
+    };
+    run(Constant<N>{}, Constant<2>{});
+    run(Constant<N>{}, Constant<1>{});
+    if constexpr (N > kTile) run(Constant<kTile>{}, Constant<1>{});
   });
 }

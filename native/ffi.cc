@@ -201,15 +201,17 @@ void carry_over(ffi::AnyBuffer& from, ffi::AnyBuffer& to) {
 
 using Out = ffi::Result<ffi::AnyBuffer>;
 
-// J and Lambda are [..., tiles, n, tile].
+// J is [..., tiles, n, tile].
 struct Tiles {
   int64_t count, size;
 };
+bool is_tile(int64_t lanes) { return lanes == 1 || lanes == kTile || lanes == kWideTile; }
+
 Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
   const Tiles tiles{dimension(name, values, 3), dimension(name, values, 1)};
-  if (tiles.size != 1 && tiles.size != kTile) {
-    throw Mismatch(std::string("snapgrad: `") + name + "` must have tiles of 1 or " + std::to_string(kTile) +
-                   " lanes, got " + std::to_string(tiles.size));
+  if (!is_tile(tiles.size)) {
+    throw Mismatch(std::string("snapgrad: `") + name + "` must have tiles of 1, 8 or 16 lanes, got " +
+                   std::to_string(tiles.size));
   }
   return tiles;
 }
@@ -262,10 +264,11 @@ ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ff
     const BlocksPlan& plan = *held_plan;
     const ffi::DataType type = dynamics.element_type();
     const Type kind = arithmetic(type);
-    const int64_t tiles = dimension("lambda", *lambda, 3), lanes = tiles * kTile;
+    const int64_t lanes = dimension("lambda", *lambda, 1);
+    if (lanes % kTile != 0) throw Mismatch("snapgrad: `lambda` must have a multiple of 8 lanes, got " + std::to_string(lanes));
     const int64_t room = room_for("lambda", *lambda, plan.credits);
     const int64_t entries = room_for("dynamics", dynamics, plan.dynamics);
-    const int64_t outer = check("lambda", *lambda, type, {tiles, room, kTile});
+    const int64_t outer = check("lambda", *lambda, type, {room, lanes});
     check_equal("dynamics", check("dynamics", dynamics, type, {entries, lanes}), outer);
     check_equal("delta", check("delta", delta, type, {plan.states, lanes}), outer);
     check_equal("credit", check("credit", *credit, type, {plan.entries, lanes}), outer);
@@ -273,7 +276,7 @@ ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ff
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer; ++i) {
       kernels().credit_step(kind,
-                            {plan, tiles, room, nth(*lambda, i, room * lanes), nth(dynamics, i, entries * lanes),
+                            {plan, lanes, nth(*lambda, i, room * lanes), nth(dynamics, i, entries * lanes),
                              nth(delta, i, plan.states * lanes), nth(*credit, i, plan.entries * lanes)},
                             pool);
     }
@@ -393,7 +396,7 @@ nb::dict stages(XLA_FFI_Error* (*execute)(XLA_FFI_CallFrame*), XLA_FFI_Error* (*
 
 NB_MODULE(_native, m) {
   m.attr("instructions") = kernels().name;
-  m.attr("tile") = kTile;
+  m.attr("tiles") = nb::make_tuple(kTile, kWideTile);
 
   nb::class_<Place>(m, "Place", "Holds index structures of one network, checked when they were made.")
       .def("put", [](Place& slot, const Place& other) { slot.put(other.plan()); }, nb::arg("other"));
@@ -402,7 +405,7 @@ NB_MODULE(_native, m) {
       "influence_places",
       [](const Place& place, int64_t tile, Writable states, Writable params) {
         const auto plan = plan_in<BlocksPlan>(place);
-        if (tile != 1 && tile != kTile) throw std::invalid_argument("`tile` must be 1 or " + std::to_string(kTile));
+        if (!is_tile(tile)) throw std::invalid_argument("`tile` must be 1, 8 or 16");
         if (static_cast<int64_t>(states.size()) != plan->kept || static_cast<int64_t>(params.size()) != plan->kept) {
           throw std::invalid_argument("`states` and `params` must have " + std::to_string(plan->kept) + " elements");
         }

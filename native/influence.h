@@ -1,35 +1,35 @@
 // The fused influence step: lanes of the batch are the vectors. Included inside the namespace of one instruction set
 // (kernels.cc).
 //
-// A strip of a block and a tile of lanes, J[R, C columns, kTile], is contiguous. Its old rows are copied to a scratch that
+// A strip of a block and a tile of lanes, J[R, C columns, tile], is contiguous. Its old rows are copied to a scratch that
 // stays in the nearest cache; each new row is then built in registers from the old rows that its entries of D name,
 // multiplied into the gradient and written back. So J is read once and written once, in order. What is not arithmetic,
-// such as following the pattern, is done once for a tile of lanes.
+// such as following the pattern, is done once for N lanes: the whole tile, or a part of it where vectors are shorter.
 
-// The values of one tile of lanes.
+// The values of N lanes.
 template <class T, class S>
-struct TileValues {
+struct LaneValues {
   S* influence;
   const T *left, *right, *delta;
   const uint32_t *word, *turn;  // what rounding is drawn from, where S is rounded
   const BitsOf<T>* past;        // ones in the lanes that have one
 };
 
-template <class T, class S, int C>
-void influence_lanes(const InfluenceStep& call, const Strip& strip, const TileValues<T, S>& at, const T* dynamics,
+template <class T, class S, int Tile, int C>
+void influence_lanes(const InfluenceStep& call, const Strip& strip, const LaneValues<T, S>& at, const T* dynamics,
                      const uint32_t* old_at, int64_t stride, T* old_rows, T* gradient) {
-  constexpr int N = kTile;
+  constexpr int N = kTogether<T, Tile>;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
   const Block& block = plan.blocks[strip.block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
-  const int64_t rows = static_cast<int64_t>(net.rows.size()), lanes = call.tiles * N;
-  S* J = at.influence + (block.influence_at + rows * strip.first) * N;
+  const int64_t rows = static_cast<int64_t>(net.rows.size()), lanes = call.tiles * Tile;
+  S* J = at.influence + (block.influence_at + rows * strip.first) * Tile;
 
   const auto has_past = load<BitsOf<T>, N>(at.past);
   for (int64_t row = 0; row < rows; ++row) {
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
-      store<T, N>(old_rows + row * stride + c * N, only<T, N>(has_past, load<T, N>(J + (row * C + c) * N)));
+      store<T, N>(old_rows + row * stride + c * N, only<T, N>(has_past, load<T, N>(J + (row * C + c) * Tile)));
     }
   }
   V g[C];
@@ -40,7 +40,7 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const TileVa
   const uint32_t* const first_at = old_at;
   const uint32_t* const starts = net.starts.data() + 1;
   const int32_t* const states = net.rows.data();
-  const int64_t ahead = rows * C * N;
+  const int64_t ahead = rows * C * Tile;
   Vector<uint32_t, N> word{}, turn{};
   uint32_t column_places[C] = {};
   if constexpr (kIsRounded<S>) {
@@ -55,7 +55,7 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const TileVa
     for (const uint32_t* const end = first_at + starts[row]; old_at < end; ++old_at) {
       const V d = load<T, N>(dynamics);
       dynamics += N;
-      const T* const old = old_rows + *old_at;
+      const T* const old = in_register(old_rows + *old_at);
       SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += d * load<T, N>(old + c * N);
     }
     if (row == next_row) {
@@ -71,28 +71,28 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const TileVa
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
       g[c] += weight * sum[c];
       if constexpr (kIsRounded<S>) {
-        store_rounded<N>(J + c * N, sum[c], word ^ (row_place(plan, states[row]) + column_places[c]), turn);
+        store_rounded<N>(J + c * Tile, sum[c], word ^ (row_place(plan, states[row]) + column_places[c]), turn);
       } else {
-        store<T, N>(J + c * N, sum[c]);
+        store<T, N>(J + c * Tile, sum[c]);
       }
     }
     // The next strip lies behind this one: ask for it now, because no processor sees so far ahead.
     constexpr int kLine = 64 / sizeof(S);
-    SNAPGRAD_UNROLL for (int i = 0; i < C * N; i += kLine) __builtin_prefetch(J + ahead + i, 1, 2);
-    J += C * N;
+    SNAPGRAD_UNROLL for (int i = 0; i < C * Tile; i += kLine) __builtin_prefetch(J + ahead + i, 1, 2);
+    J += C * Tile;
   }
   SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) store<T, N>(gradient + c * N, g[c]);
 }
 
 // Columns [first, end) of a block of one row, as in SnAp-1 where a unit has one state: nothing has to be copied, and all
 // tiles are worked on before the next column, to follow the pattern once.
-template <class T, class S>
+template <class T, class S, int Tile>
 void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T>* past, int first, int end) {
-  constexpr int N = kTile;
+  constexpr int N = kTogether<T, Tile>;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
-  const int64_t lanes = call.tiles * N;
+  const int64_t lanes = call.tiles * Tile, next_tile = (call.room - 1) * Tile;
   const bool has_immediate = block.entries > 0;
   const T* const dynamics =
       net.terms.empty() ? nullptr : static_cast<const T*>(call.dynamics) + net.terms[0].entry * lanes;
@@ -100,11 +100,11 @@ void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T
   const Term* const factors = call.products.terms.data() + block.immediate_at;
   const int32_t* const param = plan.column_param.data() + block.column_at;
   for (int c = first; c < end; ++c) {
-    S* J = static_cast<S*>(call.influence) + (block.influence_at + c) * N;
+    S* J = static_cast<S*>(call.influence) + (block.influence_at + c) * Tile;
     const T* const left = static_cast<const T*>(call.left) + (has_immediate ? factors[c].entry * lanes : 0);
     const T* const right = static_cast<const T*>(call.right) + (has_immediate ? factors[c].row * lanes : 0);
     V g{};
-    for (int64_t lane = 0; lane < lanes; lane += N, J += call.room * N) {
+    for (int64_t lane = 0; lane < lanes; lane += N, J += lane % Tile == 0 ? N + next_tile : N) {
       V sum{};
       if (dynamics) sum = load<T, N>(dynamics + lane) * only<T, N>(load<BitsOf<T>, N>(past + lane), load<T, N>(J));
       if (has_immediate) sum += load<T, N>(left + lane) * load<T, N>(right + lane);
@@ -116,9 +116,7 @@ void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T
         store<T, N>(J, sum);
       }
     }
-    T total = 0;
-    for (int i = 0; i < N; ++i) total += g[i];
-    static_cast<T*>(call.gradient)[param[c]] = total;
+    static_cast<T*>(call.gradient)[param[c]] = total<T, N>(g);
   }
 }
 
@@ -130,21 +128,21 @@ inline void with_columns(int columns, Run&& run) {
   run(Constant<C>{});
 }
 
-template <class T, class S>
+template <class T, class S, int Tile>
 void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
-  constexpr int N = kTile;
+  constexpr int N = kTogether<T, Tile>, kParts = Tile / N;
   const BlocksPlan& plan = call.plan;
   const Strips& strips = plan.lane_strips;
   const auto count = static_cast<int64_t>(strips.all.size());
-  const int64_t lanes = call.tiles * N;
+  const int64_t lanes = call.tiles * Tile;
   T* const out = static_cast<T*>(call.gradient);
 
   // A task is a run of consecutive strips; a strip's gradient is summed in the order of the lanes, and no two tasks write
   // to the same place.
-  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles, pool);
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles * kParts, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
-    Scratch<T> old_rows(plan.most_rows * kAccumulators * N), in_order(plan.most_terms * N);
+    Scratch<T> old_rows(plan.most_rows * kAccumulators * N), in_order(plan.most_terms * Tile);
     Scratch<T> gradients(plan.most_columns * N);
     Scratch<uint32_t> old_at(plan.most_terms);
     Scratch<BitsOf<T>> past(lanes);
@@ -155,7 +153,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
       const Block& block = plan.blocks[number];
       const Subnetwork& net = plan.subnetworks[block.subnetwork];
       if (net.rows.size() == 1) {
-        influence_row<T, S>(call, block, past.data, strips.all[s].first, strips.all[end - 1].first + strips.all[end - 1].width);
+        influence_row<T, S, Tile>(call, block, past.data, strips.all[s].first, strips.all[end - 1].first + strips.all[end - 1].width);
         continue;
       }
       __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(block.width) * N);
@@ -164,35 +162,39 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
       for (size_t t = 0; t < net.terms.size(); ++t) {
         old_at.data[t] = net.terms[t].row * static_cast<uint32_t>(stride);
       }
+      const auto terms = static_cast<int64_t>(net.terms.size());
       for (int64_t tile = 0; tile < call.tiles; ++tile) {
-        const auto of_tile = [&](const void* values) { return static_cast<const T*>(values) + tile * N; };
-        TileValues<T, S> at{static_cast<S*>(call.influence) + tile * call.room * N,
-                            of_tile(call.left), of_tile(call.right), of_tile(call.delta), nullptr, nullptr,
-                            past.data + tile * N};
-        if constexpr (kIsRounded<S>) {
-          at.word = call.noise + tile * N;
-          at.turn = at.word + lanes;
-        }
         // D in the order in which every strip of the block will use it.
-        const T* const dynamics = of_tile(call.dynamics);
-        T* to = in_order.data;
-        for (const Term& term : net.terms) {
-          store<T, N>(to, load<T, N>(dynamics + term.entry * lanes));
-          to += N;
+        const T* const dynamics = static_cast<const T*>(call.dynamics) + tile * Tile;
+        for (int64_t t = 0; t < terms; ++t) {
+          const T* const from = dynamics + net.terms[t].entry * lanes;
+          SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
+            store<T, N>(in_order.data + (part * terms + t) * N, load<T, N>(from + part * N));
+          }
         }
         for (int64_t i = s; i < end; ++i) {
           const Strip& strip = strips.all[i];
-          with_columns<kAccumulators>(strip.width, [&](auto columns) {
-            influence_lanes<T, S, decltype(columns)::value>(call, strip, at, in_order.data, old_at.data, stride,
-                                                            old_rows.data, gradients.data + strip.first * N);
-          });
+          for (int part = 0; part < kParts; ++part) {
+            const int64_t lane = tile * Tile + part * N;
+            const auto of_lane = [&](const void* values) { return static_cast<const T*>(values) + lane; };
+            LaneValues<T, S> at{static_cast<S*>(call.influence) + tile * call.room * Tile + part * N,
+                                of_lane(call.left), of_lane(call.right), of_lane(call.delta), nullptr, nullptr,
+                                past.data + lane};
+            if constexpr (kIsRounded<S>) {
+              at.word = call.noise + lane;
+              at.turn = at.word + lanes;
+            }
+            with_columns<kAccumulators>(strip.width, [&](auto columns) {
+              influence_lanes<T, S, Tile, decltype(columns)::value>(call, strip, at, in_order.data + part * terms * N,
+                                                                    old_at.data, stride, old_rows.data,
+                                                                    gradients.data + strip.first * N);
+            });
+          }
         }
       }
       const int last_column = strips.all[end - 1].first + strips.all[end - 1].width;
       for (int c = strips.all[s].first; c < last_column; ++c) {
-        T total = 0;
-        for (int i = 0; i < N; ++i) total += gradients.data[c * N + i];
-        out[plan.column_param[block.column_at + c]] = total;
+        out[plan.column_param[block.column_at + c]] = total<T, N>(load<T, N>(gradients.data + c * N));
       }
     }
   });
@@ -202,5 +204,7 @@ template <class T, class S>
 void influence_step(const InfluenceStep& call, Pool& pool) {
   if (!call.plan.is_complete) __builtin_memset(call.gradient, 0, sizeof(T) * static_cast<size_t>(call.plan.params));
   if (call.plan.blocks.empty()) return;
-  call.tile == kTile ? influence_step_lanes<T, S>(call, pool) : influence_step_columns<T, S>(call, pool);
+  if (call.tile == kWideTile) return influence_step_lanes<T, S, kWideTile>(call, pool);
+  if (call.tile == kTile) return influence_step_lanes<T, S, kTile>(call, pool);
+  influence_step_columns<T, S>(call, pool);
 }

@@ -13,7 +13,7 @@ enum class Type { kFloat32, kFloat64, kBfloat16 };
 // What the rounding of J is drawn from, for each lane: a word and a turn (rounding.h).
 constexpr int64_t kNoiseWords = 2;
 
-// Values of a batch are [n, lanes]. What a kernel keeps for itself, J and Lambda, is cut into tiles of lanes.
+// Values of a batch are [n, lanes], lanes a multiple of the tile. J is cut into tiles of lanes.
 //
 // Buffers whose size goes with the pattern may be longer than the plan asks for: they have room for another plan. Then
 // `room` says how many entries a lane has of each; the rest is not used.
@@ -22,7 +22,7 @@ constexpr int64_t kNoiseWords = 2;
 struct InfluenceStep {
   const BlocksPlan& plan;
   const SumsPlan& products;  // I, group by group, each [E, P]: the one product that every entry is
-  int64_t tiles, tile;    // tile is kTile, and J stored strip by strip, each [R, columns, kTile]; or 1, and each [R, P]
+  int64_t tiles, tile;    // kWideTile or kTile, and J stored strip by strip, each [R, columns, tile]; or 1, and each [R, P]
   int64_t room;           // entries of J in a lane, at least plan.kept
   void* influence;        // [tiles, room, tile], of type `storage`
   const void* dynamics;   // [plan.dynamics or more, lanes]
@@ -37,9 +37,8 @@ struct InfluenceStep {
 // Lambda <- Lambda + delta; credit <- Lambda at the immediate rows; Lambda <- D^T Lambda, in place.
 struct CreditStep {
   const BlocksPlan& plan;
-  int64_t tiles;
-  int64_t room;          // entries of Lambda in a lane, at least plan.credits
-  void* lambda;          // [tiles, room, kTile]
+  int64_t lanes;         // a multiple of kTile
+  void* lambda;          // [plan.credits or more, lanes]
   const void* dynamics;  // [plan.dynamics or more, lanes], column by column
   const void* delta;     // [states, lanes]
   void* credit;          // [entries, lanes]

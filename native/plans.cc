@@ -11,7 +11,7 @@ namespace snapgrad {
 namespace {
 
 constexpr int64_t kNearestCache = 26 << 10;  // bytes of a first-level cache that a kernel may count on
-constexpr int64_t kCreditBytes = 64;          // a row of Lambda in the credit step: two tiles of floats
+constexpr int64_t kCreditBytes = 64;          // a row of Lambda in the credit step: sixteen lanes of floats
 constexpr int64_t kManyTerms = 16;            // a row, for sharing D to pay
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
 

@@ -11,9 +11,10 @@ namespace snapgrad {
 // Accumulators that a kernel holds in registers: as many again hold the gradient, and one of sixteen the factor.
 constexpr int kAccumulators = 7;
 
-// Lanes of a batch that stand together. Values of a batch are [tiles, n, kTile], so that a tile of lanes is a vector; or,
-// for batches too small to fill one, [batch, n, 1]. It is part of how J is stored, so it is the same on every machine.
-constexpr int kTile = 8;
+// Lanes of a batch that stand together in J, [tiles, n, kWideTile] or [tiles, n, kTile], so that a tile of lanes is a
+// vector or two; or, for batches too small to fill one, [batch, n, 1]. Which of them depends on the batch alone, because
+// states are saved: the same on every machine.
+constexpr int kTile = 8, kWideTile = 16;
 
 // A borrowed array of indices, as it comes from NumPy.
 struct Indices {

@@ -69,12 +69,9 @@ void sampled_rows(const SampledProduct& call, int64_t first_row, int64_t end_row
         const T* const right = x + static_cast<int64_t>(plan.terms[t].row) * call.batch + from;
         Vector<T, N> sum = {};
         for (int64_t i = 0; i < whole; i += N) sum += load<T, N>(left + i) * load<T, N>(right + i);
-        alignas(64) T parts[N];
-        store<T, N>(parts, sum);
-        T total = from == 0 ? T(0) : out[t];
-        for (int i = 0; i < N; ++i) total += parts[i];
-        for (int64_t i = whole; i < lanes; ++i) total += left[i] * right[i];
-        out[t] = total;
+        T value = (from == 0 ? T(0) : out[t]) + total<T, N>(sum);
+        for (int64_t i = whole; i < lanes; ++i) value += left[i] * right[i];
+        out[t] = value;
       }
     }
   }

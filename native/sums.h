@@ -34,7 +34,10 @@ void sums_of(const Sums& call, Pool& pool) {
   parallel_for(pool, tasks, [&](int64_t task) {
     const int64_t first = plan.sums * task / tasks, end = plan.sums * (task + 1) / tasks;
     int64_t lane = 0;
-    for (; lane + 2 * kTile <= lanes; lane += 2 * kTile) sums_range<T, kTile, 2, kShared>(call, lane, first, end);
+    constexpr int kWide = kTogether<T, kWideTile>;
+    for (; lane + kWideTile <= lanes; lane += kWideTile) {
+      sums_range<T, kWide, kWideTile / kWide, kShared>(call, lane, first, end);
+    }
     for (; lane + kTile <= lanes; lane += kTile) sums_range<T, kTile, 1, kShared>(call, lane, first, end);
     for (; lane < lanes; ++lane) sums_range<T, 1, 1, kShared>(call, lane, first, end);
   });

@@ -16,6 +16,7 @@ from snapgrad.tasks.base import PADDING
 from snapgrad.tasks.characters import Crops
 from snapgrad.tasks.copy import END, START, Copy
 from snapgrad.tasks.streams import Streams
+from snapgrad.tasks.unrolled import unrolled
 
 BATCH = 3
 
@@ -244,3 +245,23 @@ def test_mackey_glass_is_what_euler_makes_of_the_equation():
             x.append(x[-1] + 0.1 * (0.2 * x[-31] / (1 + x[-31] ** 10) - 0.1 * x[-1]))
         np.testing.assert_allclose(told[:, lane], (np.array(x[31:][9::10]) - 0.93) / 0.23, rtol=1e-10)
     assert read[0, 0] != read[0, 1]
+
+
+@pytest.mark.parametrize("draw", [
+    lambda key: jax.random.bits(key, (3, 5)),
+    lambda key: jax.random.bits(key, (4,), np.uint8),
+    lambda key: jax.random.normal(key, (7,), np.float64),
+    lambda key: jax.random.randint(key, (6,), 0, 1000, np.int32),
+    lambda key: jax.random.bits(jax.random.fold_in(key, 123_456)),
+    lambda key: jax.vmap(jax.random.bits)(jax.random.split(key, (2, 3)).reshape(-1)),
+    lambda key: jax.vmap(lambda n: jax.random.uniform(jax.random.fold_in(key, n)))(jnp.arange(4)),
+])  # fmt: skip
+def test_keys_without_loops_draw_the_same_bits(draw):
+    key = jax.random.key(7)
+    np.testing.assert_array_equal(draw(unrolled(key)), draw(key))
+    assert "while" not in jax.jit(lambda key: draw(unrolled(key))).lower(key).as_text()
+
+
+def test_keys_of_another_kind_stay_what_they_are():
+    for key in (jax.random.PRNGKey(0), jax.random.key(0, impl="rbg")):
+        assert unrolled(key) is key

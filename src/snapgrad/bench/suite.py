@@ -25,6 +25,7 @@ from snapgrad.bench.programs import (
     windows,
     work,
 )
+from snapgrad.bench.sample import sample
 from snapgrad.bench.timing import ROUNDS, medians
 from snapgrad.kernels.select import NATIVE
 from snapgrad.machine import memory_bytes
@@ -45,6 +46,8 @@ def steps(quick: bool) -> Iterator[Step]:
     rounds = 3 if quick else ROUNDS
     if importlib.util.find_spec("tomli_w") is not None:  # the extra `train`. First, before others leave memory behind
         yield "trainer: memory of a long online run", lambda: trainer.memory(trainer.STEPS // (10 if quick else 1))
+        yield "trainer: GRU 64, the demo's", lambda: trainer.demo(rounds)
+    yield "a sample from Python: LSTM 64", lambda: sample(rounds)
     for name in ("GRU",) if quick else CELLS:
         for units, sparsity in SIZES:
             for batch in BATCHES:
@@ -94,6 +97,7 @@ def cells(name: str, units: int, sparsity: float, batch: int, rounds: int) -> li
                 "stream_gbytes": limits.bytes / 1e9,
                 "roofline": limits.seconds(flops, bytes) / fused,
                 "dense_over_fused": seconds["dense"] / fused,
+                "whole_over_fused": whole / fused,
                 "whole_over_bptt": whole / (seconds["bptt"] / WINDOW),
                 "megabytes": bytes / 2e6,
             }

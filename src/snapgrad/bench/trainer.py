@@ -1,4 +1,4 @@
-"""The trainer measured: against a loop written by hand, and its memory over a long online run."""
+"""The trainer measured: against loops written by hand, and its memory over a long online run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snapgrad.bench.timing import Repeated, medians
 from snapgrad.readouts import Readout
 from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
-from snapgrad.runs.options import CharsOptions
+from snapgrad.runs.options import CharsOptions, CopyOptions
 from snapgrad.runs.training import run_training
 from snapgrad.tasks.characters import Crops
 from snapgrad.train import Trainer
@@ -26,6 +26,7 @@ from snapgrad.train import Trainer
 TEXT = np.random.default_rng(0).integers(0, 256, 1_000_000, np.uint8)
 WINDOW, BATCH, UNITS = 128, 32, 128
 SLICE = 12  # updates of one call, as in a run: about 50,000 tokens
+DEMO_SLICE = 625  # the same for the demo: 10,000 tokens
 STEPS = 1_000_000  # of the online run whose memory is watched
 
 Program = Callable[[int], None]
@@ -33,7 +34,7 @@ Program = Callable[[int], None]
 
 def throughput(rounds: int) -> list[dict[str, Any]]:
     """BPTT on the paper's dense language model: the trainer against a hand-written `lax.scan` + `jax.grad`."""
-    slices = {"trainer": _slices(_trainer()), "by hand": _slices(_by_hand())}
+    slices = {"trainer": _slices(_trainer(), SLICE), "by hand": _slices(_by_hand(), SLICE)}
     seconds = {name: value / SLICE for name, value in medians(slices, rounds).items()}
     return [
         {
@@ -42,6 +43,20 @@ def throughput(rounds: int) -> list[dict[str, Any]]:
             "by_hand_ms": 1e3 * seconds["by hand"],
             "over_by_hand": seconds["trainer"] / seconds["by hand"],
             "tokens_per_second": WINDOW * BATCH / seconds["trainer"],
+        }
+    ]
+
+
+def demo(rounds: int) -> list[dict[str, Any]]:
+    """SnAp-2 online on the demo's network: the trainer, with its task, resets and counts, against a bare loop."""
+    programs = {"trainer": _slices(_demo_trainer(), DEMO_SLICE), "bare": _slices(_demo_loop(), DEMO_SLICE)}
+    seconds = {name: value / DEMO_SLICE for name, value in medians(programs, rounds).items()}
+    return [
+        {
+            "kind": "demo",
+            "trainer_ms": 1e3 * seconds["trainer"],
+            "bare_ms": 1e3 * seconds["bare"],
+            "over_bare": seconds["trainer"] / seconds["bare"],
         }
     ]
 
@@ -88,8 +103,8 @@ def resident_bytes() -> int:
         return 0
 
 
-def _slices(program: Program) -> Program:
-    return lambda times: program(times * SLICE)
+def _slices(program: Program, updates: int) -> Program:
+    return lambda times: program(times * updates)
 
 
 def _trainer() -> Program:
@@ -103,6 +118,33 @@ def _trainer() -> Program:
         box[0], _ = trainer.run(box[0], updates * WINDOW * BATCH)
 
     return run
+
+
+def _demo_trainer() -> Program:
+    """Updates as `snapgrad demo` makes them."""
+    experiment = build(CopyOptions(algorithm="snap", order=2))
+    box = [experiment.start()]
+
+    def run(updates: int) -> None:
+        box[0], _ = experiment.trainer.run(box[0], updates * experiment.trainer.batch)
+
+    return run
+
+
+def _demo_loop() -> Program:
+    """The same gradients and updates on one step of data, again and again."""
+    experiment = build(CopyOptions(algorithm="snap", order=2))
+    algorithm, optimiser, batch = (getattr(experiment.trainer, name) for name in ("algorithm", "optimiser", "batch"))
+    xs = targets = jax.random.randint(jax.random.key(0), (1, batch), 0, 2)
+
+    def update(carry: Any) -> Any:
+        params, opt_state, state = carry
+        gradient, state = algorithm.grad(params, state, xs, targets)
+        updates, opt_state = optimiser.update(gradient.grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, state
+
+    params = experiment.params
+    return Repeated(update, jax.tree.map(jnp.copy, (params, optimiser.init(params), algorithm.init(params, batch))))
 
 
 def _by_hand() -> Program:

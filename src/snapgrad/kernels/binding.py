@@ -20,7 +20,7 @@ from snapgrad.kernels.base import Structure, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
-TILE = 8  # lanes that stand together, kTile in native/plans.h
+TILE, WIDE_TILE = 8, 16  # lanes that stand together in J, kTile and kWideTile in native/plans.h
 
 try:
     from snapgrad.kernels import _native  # type: ignore[attr-defined]  # compiled
@@ -33,7 +33,7 @@ except ImportError as error:
         reason = f"it was built but cannot be loaded: {error}"
 else:
     available, reason, instructions = True, "", str(_native.instructions)
-    assert _native.tile == TILE
+    assert _native.tiles == (TILE, WIDE_TILE)
 
 DTYPES = (jnp.dtype("float32"), jnp.dtype("float64"))  # what the kernels compute in
 

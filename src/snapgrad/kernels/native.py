@@ -26,7 +26,7 @@ DENSE_FROM_DENSITY = 0.3
 # differ in what they keep; more when that was not enough.
 ROOM, GROWTH = 1.05, 1.25
 
-TILE = binding.TILE
+TILE, WIDE_TILE = binding.TILE, binding.WIDE_TILE
 
 
 class Lanes(NamedTuple):
@@ -50,7 +50,7 @@ def settled(memory: Any) -> Any:
 
 
 class NativeKernel(Kernel):
-    """J is one array with a mark for every lane (`Lanes`), Lambda one array [tiles, rows of all blocks, tile].
+    """J is one array with a mark for every lane (`Lanes`), Lambda one array [rows of all blocks, lanes].
 
     With `slots` its programs find their plans there, so that patterns can change; full matrices stay as they are.
     """
@@ -92,7 +92,7 @@ class NativeKernel(Kernel):
         return _call("sums", out)(left, right, plan=self._plan(sums))
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
-        tile = TILE if batch_size >= TILE else 1  # where lanes do not fill a vector, columns do
+        tile = _tile(batch_size)
         tiles = -(-batch_size // tile)
         return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros(tiles * tile, bool))
 
@@ -129,14 +129,21 @@ class NativeKernel(Kernel):
         return J._replace(J=_take(J.J, at.astype(np.int32)))
 
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
-        return jnp.zeros((-(-batch_size // TILE), self._room(blocks, blocks.credits), TILE), dtype)
+        return jnp.zeros((self._room(blocks, blocks.credits), -(-batch_size // TILE) * TILE), dtype)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
-        lanes = Lambda.shape[0] * TILE
+        lanes = Lambda.shape[1]
         credit = jax.ShapeDtypeStruct((blocks.groups.entries.nnz, lanes), D.dtype)
         call = _call("credit_step", (_like(Lambda), credit), in_place=True)
         Lambda, at_entries = call(Lambda, _filled(D, lanes), _filled(delta, lanes), plan=self._plan(blocks))
         return Lambda, at_entries[:, : D.shape[1]]
+
+
+def _tile(batch_size: int) -> int:
+    """Lanes that stand together in J. States are saved, so it depends on the batch alone and not on the machine."""
+    if batch_size < TILE:
+        return 1  # where lanes do not fill a vector, columns do
+    return WIDE_TILE if -(-batch_size // TILE) % 2 == 0 else TILE  # no more lanes are empty for it
 
 
 def _filled(values: jax.Array, lanes: int) -> jax.Array:

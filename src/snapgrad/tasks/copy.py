@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from snapgrad import arguments
 from snapgrad.tasks.base import PADDING, SymbolTask, Window
+from snapgrad.tasks.unrolled import unrolled
 
 START, END = 2, 3  # symbols beside the bits 0 and 1
 THRESHOLD = 0.15  # bits per character at which a level is learnt
@@ -80,7 +81,7 @@ class Copy(SymbolTask):
     def window(self, data: tuple[()], state: CopyState, steps: int) -> tuple[CopyState, Window]:
         is_start = state.step >= self._steps(state.length)  # [B]
         number = state.number + is_start.astype(jnp.int32)
-        lanes = jax.random.split(state.key, len(is_start))
+        lanes = jax.random.split(unrolled(state.key), len(is_start))
         keys = jax.vmap(lambda lane, n: jax.random.split(jax.random.fold_in(lane, n)))(lanes, number)  # [B, 2]
         length = jnp.where(is_start, self._draw(keys[:, 0], state.level), state.length)
         first = jnp.where(is_start, 0, state.step)
