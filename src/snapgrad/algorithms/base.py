@@ -146,7 +146,7 @@ def build(
     @jax.jit
     def compute(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
         states = specs(state.origin)
-        gradients = Gradient(EVERYWHERE, EVERYWHERE, Info(WINDOW, WINDOW, WINDOW, EVERYWHERE))
+        gradients = Gradient(EVERYWHERE, EVERYWHERE, Info(EVERYWHERE, WINDOW, WINDOW, EVERYWHERE))
         step = placement.map(step_here, (EVERYWHERE, states, WINDOW, WINDOW), (gradients, states))
         return step(params, state, xs, targets)
 
@@ -159,9 +159,11 @@ def build(
         losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets, share.batch)
         outcome = backward(deltas)
         outside = count_outside(targets, loss.readout.classes) if isinstance(loss, ReadoutLoss) else jnp.int32(0)
-        sums = readout_grads, jnp.sum(jnp.mean(losses, axis=1)) / share.batch, varying(outside, xs)
+        # Losses, which every trainer looks at, travel with the gradients: one message is faster than two.
+        sums = readout_grads, placement.among_all_lanes(losses), outside.astype(losses.dtype)
         sums, cell_grads = placement.sum(sums, outcome.grads, rule.owners(kernel, params.cell))
-        readout_grads, value, outside = sums
+        readout_grads, losses, outside = sums
+        value, outside = jnp.sum(jnp.mean(losses, axis=1)), outside.astype(jnp.int32)
         gradient = Gradient(value, Params(cell_grads, readout_grads), Info(losses, hs, deltas, outside))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 

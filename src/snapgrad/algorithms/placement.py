@@ -8,20 +8,25 @@ the devices that have the same blocks of other lanes (axis `batch`), and gathere
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels.share import ALL, BATCH, PARAMS, Share
 from snapgrad.sparsity.matrix import append_zero
+
+_barriers = itertools.count()  # as many in every process
+LONGEST_WAIT = 3_600_000  # milliseconds
 
 # How arrays are split; a tree of them stands where the arrays do.
 EVERYWHERE: Any = PartitionSpec()
@@ -57,6 +62,20 @@ class Placement:
         # those of asdex do have.
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
+    def among_all_lanes(self, values: jax.Array) -> jax.Array:
+        """Values [T, B] of this device's lanes among those of all, which are zero until they are summed."""
+        if self.share.batch == 1:
+            return values
+        steps, lanes = values.shape
+        zeros = jnp.zeros((steps, self.share.batch * lanes), values.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(zeros, values, jax.lax.axis_index(BATCH) * lanes, axis=1)
+
+    def replicated(self, tree: Any) -> Any:
+        """What is worked out on every device as a whole, where XLA might split it and have to send the parts around."""
+        if self.mesh is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, NamedSharding(self.mesh, EVERYWHERE))
+
     def sum(self, tree: Any, grads: Any, owners: NDArray[np.int64] | None) -> tuple[Any, Any]:
         """A tree and the cell's gradients, each summed over all lanes; and the gradients gathered from their `owners`.
 
@@ -65,11 +84,11 @@ class Placement:
         if self.mesh is None:
             return tree, grads
         if owners is None:
-            return jax.lax.psum((tree, grads), BATCH)
+            return _sum_over_batch((tree, grads))
         flat, unravel = ravel_pytree(grads)
         own, place = _exchange(owners, self.share.params)
         mine = append_zero(flat)[jnp.asarray(own)[self.share.part]]
-        tree, mine = jax.lax.psum((tree, mine), BATCH)
+        tree, mine = _sum_over_batch((tree, mine))
         return tree, unravel(jax.lax.all_gather(mine, PARAMS, tiled=True)[place])
 
     def put(self, tree: Any, specs: Any) -> Any:
@@ -89,7 +108,32 @@ ONE_DEVICE = Placement()
 
 def fetch(tree: Any) -> Any:
     """The arrays of all devices, in the memory of every process that takes part; keys stay keys."""
+    wait_for_all()
     return jax.tree.map(_fetch, tree)
+
+
+def wait_for_all() -> None:
+    """Waits for all processes, before they exchange anything in a program that is new.
+
+    They first connect then, for which Gloo waits 30 seconds, and compiling may take some of them longer than others.
+    """
+    if jax.process_count() > 1:
+        # JAX has no public barrier that does without a connection of this kind.
+        distributed.global_state.client.wait_at_barrier(f"snapgrad {next(_barriers)}", LONGEST_WAIT)
+
+
+def _sum_over_batch(tree: Any) -> Any:
+    """The sum of every leaf over the devices along `batch`, in one message: each would wait for an answer of its own."""
+    leaves, structure = jax.tree.flatten(tree)
+    together: dict[Any, list[int]] = {}
+    for number, leaf in enumerate(leaves):
+        together.setdefault(leaf.dtype, []).append(number)
+    summed = jax.lax.psum([jnp.concatenate([leaves[n].ravel() for n in same]) for same in together.values()], BATCH)
+    for vector, same in zip(summed, together.values(), strict=True):
+        ends = np.cumsum([leaves[n].size for n in same])
+        for n, part in zip(same, jnp.split(vector, ends[:-1]), strict=True):
+            leaves[n] = part.reshape(leaves[n].shape)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _exchange(owners: NDArray[np.int64], parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -121,5 +165,10 @@ def _fetch(leaf: Any) -> Any:
         return np.asarray(leaf)
     if leaf.is_fully_replicated:
         return np.asarray(leaf.addressable_data(0))
-    replicated = NamedSharding(leaf.sharding.mesh, PartitionSpec())  # type: ignore[attr-defined]
-    return np.asarray(jax.jit(lambda leaf: leaf, out_shardings=replicated)(leaf).addressable_data(0))
+    everywhere = NamedSharding(leaf.sharding.mesh, EVERYWHERE)  # type: ignore[attr-defined]
+    return np.asarray(_copied_to(everywhere)(leaf).addressable_data(0))
+
+
+@lru_cache(maxsize=8)
+def _copied_to(sharding: NamedSharding) -> Any:
+    return jax.jit(lambda leaf: leaf, out_shardings=sharding)  # kept, because it is compiled

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter")
 _CALL = re.compile(rf"= (?P<shape>.*?) (?P<kind>{'|'.join(KINDS)})(-start)?\((?P<rest>.*)")
 _ARRAY = re.compile(r"\b(?P<kind>pred|bf16|[a-z]+(?P<bits>\d+))\[(?P<dims>[\d,]*)\]")
-_GROUPS = re.compile(r"replica_groups=(?:\[\d+,(?P<size>\d+)\]|\{\{(?P<first>[\d,]*)\})")
+_GROUPS = re.compile(
+    r"replica_groups=(?:\[\d+,(?P<size>\d+)\]|\{\{(?P<first>[\d,]*)\}|mesh\[(?P<mesh>[^\]]*)\] \{(?P<axes>[^}]*)\})"
+)
 
 
 class Collective(NamedTuple):
@@ -35,10 +37,16 @@ def collectives(compiled: Any) -> list[Collective]:
         groups = _GROUPS.search(call["rest"])
         if groups is None:
             raise ValueError(f"`compiled` must say which devices take part in an exchange, got {line.strip()}")
-        group = int(groups["size"]) if groups["size"] else groups["first"].count(",") + 1
-        if group > 1:
+        if (group := _group_size(groups)) > 1:
             found.append(Collective(call["kind"], _bytes(call["shape"]), group))
     return found
+
+
+def _group_size(groups: re.Match[str]) -> int:
+    if groups["mesh"] is not None:
+        sizes = dict(axis.split("=") for axis in groups["mesh"].replace("'", "").replace(" ", "").split(","))
+        return math.prod(int(sizes[axis.strip(" '")]) for axis in groups["axes"].split(","))
+    return int(groups["size"]) if groups["size"] else groups["first"].count(",") + 1
 
 
 def _bytes(shape: str) -> int:
