@@ -149,24 +149,23 @@ class Trainer:
             check_mirrored(opt_state, params)
         placement = self.algorithm.placement
         if placement.mesh is not None:
-            return Carry(*placement.put((params, opt_state), EVERYWHERE), state, placement.put(task, EVERYWHERE))
+            params, opt_state, task = self._placed((params, opt_state, task))
+            return Carry(params, opt_state, state, task)
         return jax.tree.map(jnp.copy, Carry(params, opt_state, state, task, wiring))
 
     def gather(self, carry: Carry) -> Carry:
         """The carry as a trainer without a mesh has it, in the memory of this process; to be saved."""
         if self.algorithm.placement.mesh is None:
             return carry
-        state = self.algorithm.gather(carry.state, carry.params)
-        return Carry(*fetch((carry.params, carry.opt_state)), state, fetch(carry.task))
+        params, opt_state, task = fetch((carry.params, carry.opt_state, carry.task))
+        return Carry(params, opt_state, self.algorithm.gather(carry.state, carry.params), task)
 
     def scatter(self, carry: Carry) -> Carry:
         """A carry as a trainer without a mesh has it, on this trainer's devices."""
-        placement = self.algorithm.placement
-        if placement.mesh is None:
+        if self.algorithm.placement.mesh is None:
             return carry
-        state = self.algorithm.scatter(carry.state, carry.params)
-        params, opt_state, task = placement.put((carry.params, carry.opt_state, carry.task), EVERYWHERE)
-        return Carry(params, opt_state, state, task)
+        params, opt_state, task = self._placed((carry.params, carry.opt_state, carry.task))
+        return Carry(params, opt_state, self.algorithm.scatter(carry.state, carry.params), task)
 
     def check_memory(self, params: Params) -> None:
         """Refuses a run that does not fit into memory, before anything is allocated."""

@@ -119,11 +119,12 @@ def wait_for_all() -> None:
     """
     if jax.process_count() > 1:
         # JAX has no public barrier that does without a connection of this kind.
-        distributed.global_state.client.wait_at_barrier(f"snapgrad {next(_barriers)}", LONGEST_WAIT)
+        client: Any = distributed.global_state.client
+        client.wait_at_barrier(f"snapgrad {next(_barriers)}", LONGEST_WAIT)
 
 
 def _sum_over_batch(tree: Any) -> Any:
-    """The sum of every leaf over the devices along `batch`, in one message: each would wait for an answer of its own."""
+    """The sum of every leaf over the devices along `batch`, in one message: each of several would be waited for."""
     leaves, structure = jax.tree.flatten(tree)
     together: dict[Any, list[int]] = {}
     for number, leaf in enumerate(leaves):
