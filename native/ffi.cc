@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "kernels.h"
 #include "xla/ffi/api/ffi.h"
@@ -74,20 +76,23 @@ Registry& registry() {
 // What a compiled program holds.
 struct Held {
   static ffi::TypeId id;
-  std::shared_ptr<Place> place;
-  std::shared_ptr<Place> products;  // where a program needs a second plan
+  std::vector<std::shared_ptr<Place>> places;  // one; or of a program that runs on several devices, one for each part of J
+  std::vector<std::shared_ptr<Place>> products;  // where a program needs a second plan
 };
 ffi::TypeId Held::id = {};
 const ffi::TypeInfo held_info = ffi::MakeTypeInfo<Held>();
 
 ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::string_view products = {}) {
   auto held = std::make_unique<Held>();
-  for (const auto& [place, name] : {std::pair{&held->place, plan}, {&held->products, products}}) {
-    if (name.empty()) continue;
-    *place = registry().find(name);
-    if (*place == nullptr) {
-      return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(name) +
-                                                         " is not known in this process"));
+  for (auto [places, names] : {std::pair{&held->places, plan}, {&held->products, products}}) {
+    while (!names.empty()) {  // one a line
+      const std::string_view name = names.substr(0, names.find('\n'));
+      names.remove_prefix(std::min(names.size(), name.size() + 1));
+      places->push_back(registry().find(name));
+      if (places->back() == nullptr) {
+        return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(name) +
+                                                           " is not known in this process"));
+      }
     }
   }
   return held;
@@ -151,6 +156,18 @@ std::shared_ptr<const P> plan_in(const Place& place) {
   auto plan = std::dynamic_pointer_cast<const P>(place.plan());
   if (plan == nullptr) throw Mismatch("snapgrad: there is no plan of this kind in its place");
   return plan;
+}
+
+// The plan of the part of J that this device has; vmap gives every example the same part.
+template <class P>
+std::shared_ptr<const P> plan_of_part(const Held& held, const ffi::AnyBuffer& part) {
+  if (check("part", part, ffi::DataType::S32, {}) < 1) throw Mismatch("snapgrad: `part` must not be empty");
+  const int32_t number = *static_cast<const int32_t*>(part.untyped_data());
+  if (number < 0 || number >= static_cast<int64_t>(held.places.size())) {
+    throw Mismatch("snapgrad: `part` must be below " + std::to_string(held.places.size()) + ", got " +
+                   std::to_string(number));
+  }
+  return plan_in<P>(*held.places[number]);
 }
 
 // Entries a lane of a buffer [..., n, lanes]: as many as the plan asks for, or more.
@@ -218,10 +235,10 @@ Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
 
 ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view, std::string_view, ffi::AnyBuffer old,
                           ffi::AnyBuffer dynamics, ffi::AnyBuffer left, ffi::AnyBuffer right, ffi::AnyBuffer delta,
-                          ffi::AnyBuffer noise, ffi::AnyBuffer fresh, Out influence, Out gradient) {
+                          ffi::AnyBuffer noise, ffi::AnyBuffer fresh, ffi::AnyBuffer part, Out influence, Out gradient) {
   return guarded([&] {
-    const auto held_plan = plan_in<BlocksPlan>(*held->place);
-    const auto held_products = plan_in<SumsPlan>(*held->products);
+    const auto held_plan = plan_of_part<BlocksPlan>(*held, part);
+    const auto held_products = plan_in<SumsPlan>(*held->products.at(0));
     const BlocksPlan& plan = *held_plan;
     const SumsPlan& products = *held_products;
     if (!products.is_product || products.sums != plan.immediate) {
@@ -258,9 +275,9 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
 }
 
 ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer later,
-                       ffi::AnyBuffer dynamics, ffi::AnyBuffer delta, Out lambda, Out credit) {
+                       ffi::AnyBuffer dynamics, ffi::AnyBuffer delta, ffi::AnyBuffer part, Out lambda, Out credit) {
   return guarded([&] {
-    const auto held_plan = plan_in<BlocksPlan>(*held->place);
+    const auto held_plan = plan_of_part<BlocksPlan>(*held, part);
     const BlocksPlan& plan = *held_plan;
     const ffi::DataType type = dynamics.element_type();
     const Type kind = arithmetic(type);
@@ -286,7 +303,7 @@ ffi::Error credit_step(Held* held, ffi::ThreadPool threads, std::string_view, ff
 ffi::Error product(Held* held, ffi::ThreadPool threads, std::string_view, bool transposed, ffi::AnyBuffer values,
                    ffi::AnyBuffer x, Out out) {
   return guarded([&] {
-    const auto held_plan = plan_in<MatrixPlan>(*held->place);
+    const auto held_plan = plan_in<MatrixPlan>(*held->places.at(0));
     const MatrixPlan& plan = *held_plan;
     const ffi::DataType type = values.element_type();
     const Type kind = arithmetic(type);
@@ -305,7 +322,7 @@ ffi::Error product(Held* held, ffi::ThreadPool threads, std::string_view, bool t
 ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer y, ffi::AnyBuffer x,
                            Out out) {
   return guarded([&] {
-    const auto held_plan = plan_in<MatrixPlan>(*held->place);
+    const auto held_plan = plan_in<MatrixPlan>(*held->places.at(0));
     const MatrixPlan& plan = *held_plan;
     const ffi::DataType type = y.element_type();
     const Type kind = arithmetic(type);
@@ -322,7 +339,7 @@ ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view
 ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer left, ffi::AnyBuffer right,
                 Out out) {
   return guarded([&] {
-    const auto held_plan = plan_in<SumsPlan>(*held->place);
+    const auto held_plan = plan_in<SumsPlan>(*held->places.at(0));
     const SumsPlan& plan = *held_plan;
     const ffi::DataType type = left.element_type();
     const Type kind = arithmetic(type);
@@ -365,9 +382,11 @@ XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
                            .Arg<Any>()
                            .Arg<Any>()
                            .Arg<Any>()
+                           .Arg<Any>()
                            .Ret<Any>()
                            .Ret<Any>());
-XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step,
+                       SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Arg<Any>().Arg<Any>().Ret<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kProduct, product,
                        SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());

@@ -154,7 +154,8 @@ BlocksPlan::BlocksPlan(int64_t n_states, int64_t n_params, Rows dynamics_rows, R
     block.entry_at = static_cast<int32_t>(group_entries.starts[g]);
     block.entries = static_cast<int32_t>(group_entries.starts[g + 1] - group_entries.starts[g]);
     const Indices entry_states = group_entries.columns;
-    for (int32_t e = 0; e < block.entries; ++e) {
+    // A group without any reach is left out: another device has its block.
+    for (int32_t e = 0; e < block.entries && !rows.empty(); ++e) {
       if (!std::binary_search(rows.begin(), rows.end(), static_cast<int32_t>(entry_states[block.entry_at + e]))) {
         fail("`reach` must contain `group_entries`");
       }

@@ -3,8 +3,9 @@
 import os
 import re
 
-# Nearly all of the time goes into compiling: let XLA optimise less. It is read when JAX starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Nearly all of the time goes into compiling: let XLA optimise less. The eight devices, all of this processor, are for
+# tests/test_sharded.py. Both are read when JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8")
 
 # Programs of the learner are kept on disk, but not those of tests.
 os.environ.setdefault("SNAPGRAD_CACHE", "off")

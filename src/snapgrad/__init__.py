@@ -10,6 +10,7 @@ from snapgrad.algorithms.kf_rtrl import kf_rtrl
 from snapgrad.algorithms.ok import ok
 from snapgrad.algorithms.rflo import rflo
 from snapgrad.algorithms.rtrl import rtrl
+from snapgrad.algorithms.sharded import shard
 from snapgrad.algorithms.snap import snap
 from snapgrad.algorithms.topk import snap_topk
 from snapgrad.algorithms.uoro import uoro
@@ -82,6 +83,7 @@ __all__ = [
     "rflo",
     "rtrl",
     "save",
+    "shard",
     "snap",
     "snap_topk",
     "stack",

@@ -1,7 +1,7 @@
 """The command line: finds the command, reads its options, and turns refusals into one line and an exit code.
 
 Exit codes: 0 done; 1 training diverged; 2 wrong options, or files that cannot be used; 70 an unexpected error;
-130 interrupted (143 by SIGTERM), resumable.
+75 another process of the run was lost, resumable; 130 interrupted (143 by SIGTERM), resumable.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from snapgrad.commands.stream import Stream
 from snapgrad.commands.train import Resume, Train
 from snapgrad.runs import disk, toml
 from snapgrad.runs.options import TASKS
+from snapgrad.runs.processes import ProcessLost
 from snapgrad.runs.training import Diverged, Interrupted
 
 Command = (
@@ -71,6 +72,8 @@ def main() -> None:
             if text:
                 messages.print(text, markup=False)
             _drop_output()
+            if isinstance(error, ProcessLost):
+                os._exit(code)  # at its end Python would wait for the process that was lost
             sys.exit(code)
         except KeyboardInterrupt:
             sys.exit(130)
@@ -98,6 +101,8 @@ def answer(error: Exception) -> tuple[int, str]:
             return 128 + error.number, str(error)
         case Diverged():
             return 1, f"error: {error}"
+        case ProcessLost():
+            return 75, f"error: {error}"  # EX_TEMPFAIL of sysexits.h
         case BrokenPipeError():  # as `snapgrad info | head -1`: nobody reads on, and nobody needs to be told
             return 128 + 13, ""
         case OSError():

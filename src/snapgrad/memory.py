@@ -62,11 +62,19 @@ def check_weights(cell: Cell, matrices: list[tuple[int, int, float]], gates: int
 
 
 def check_influence(
-    cell: Cell, params: Any, order: int | None, batch_size: int, itemsize: int, *, episodic: bool = False
+    cell: Cell,
+    params: Any,
+    order: int | None,
+    batch_size: int,
+    itemsize: int,
+    *,
+    part: float = 1.0,
+    episodic: bool = False,
 ) -> None:
     """Refuses an influence that does not fit, before the structures are built that would count it exactly.
 
-    The episodic form has one column a group of parameters in place of one a parameter.
+    The episodic form has one column a group of parameters in place of one a parameter. Of an influence that is spread
+    over a mesh only a `part` lies in one memory; index structures of all of it do.
     """
     of_order = "without a limit of order" if order is None else f"of order {order}"
     what = f"the influence {of_order} of {batch_size} sequences on {cell}"
@@ -76,7 +84,7 @@ def check_influence(
     n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
     n_states = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(cell.initial_state)))
     parts = {"parameters": bytes_of(params), "index structures": float(INDEX_BYTES * n_params)}
-    lane = batch_size * itemsize
+    lane = batch_size * itemsize * part
     if sum(parts.values()) + (lane + REACH_BYTES) * n_params * n_states <= available():
         return  # all of J would fit
     least = {} if episodic else {f"influence, {1 / n_states:.2%} of J": float(lane * n_params)}
@@ -96,9 +104,10 @@ def check_influence(
     check("batch_size", what, estimate, remedy)
 
 
-def check_state(what: str, params: Any, state: Any, batch_size: int) -> None:
-    """Refuses a state that does not fit beside the parameters; its shapes are enough."""
-    parts = {"parameters": bytes_of(params), "state": bytes_of(state.cell), "memory": bytes_of(state.memory)}
+def check_state(what: str, params: Any, state: Any, batch_size: int, part: float = 1.0) -> None:
+    """Refuses a state of which a `part` does not fit beside the parameters; its shapes are enough."""
+    sizes = {"state": part * bytes_of(state.cell), "memory": part * bytes_of(state.memory)}
+    parts = {"parameters": bytes_of(params), **sizes}
     remedy = "a smaller batch, fewer units, more sparsity or an algorithm that remembers less"
     check("batch_size", f"{what} with {batch_size} sequences", parts, remedy)
 

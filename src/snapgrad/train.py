@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Params, State
+from snapgrad.algorithms.placement import EVERYWHERE, fetch, wait_for_all
 from snapgrad.plasticity import Network, Plasticity, Rule
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.slotted import Slotted
@@ -104,6 +106,14 @@ class Trainer:
             raise TypeError(f"`optimiser` must be an optimiser of Optax, got {type(self.optimiser).__name__}")
         _ = self._plasticity  # checks the rule
         arguments.positive_integer("batch", self.batch)
+        placement = self.algorithm.placement
+        if placement.mesh is not None and self.rewire is not None:
+            raise ValueError(
+                f"`rewire` must be None for an algorithm on a mesh, got {type(self.rewire).__name__}: its patterns stay"
+            )
+        if self.batch % placement.share.batch:
+            along = f"the {placement.share.batch} devices along `batch` of the mesh"
+            raise ValueError(f"`batch` must be a multiple of {along}, got {self.batch}")
         if self.update_every is not None:
             arguments.positive_integer("update_every", self.update_every, arguments.MOST_STEPS)
         if self.algorithm.episodic and self.update_every is not None:
@@ -137,7 +147,25 @@ class Trainer:
         opt_state = self.optimiser.init(params)
         if self._plasticity is not None:
             check_mirrored(opt_state, params)
+        placement = self.algorithm.placement
+        if placement.mesh is not None:
+            params, opt_state, task = self._placed((params, opt_state, task))
+            return Carry(params, opt_state, state, task)
         return jax.tree.map(jnp.copy, Carry(params, opt_state, state, task, wiring))
+
+    def gather(self, carry: Carry) -> Carry:
+        """The carry as a trainer without a mesh has it, in the memory of this process; to be saved."""
+        if self.algorithm.placement.mesh is None:
+            return carry
+        params, opt_state, task = fetch((carry.params, carry.opt_state, carry.task))
+        return Carry(params, opt_state, self.algorithm.gather(carry.state, carry.params), task)
+
+    def scatter(self, carry: Carry) -> Carry:
+        """A carry as a trainer without a mesh has it, on this trainer's devices."""
+        if self.algorithm.placement.mesh is None:
+            return carry
+        params, opt_state, task = self._placed((carry.params, carry.opt_state, carry.task))
+        return Carry(params, opt_state, self.algorithm.scatter(carry.state, carry.params), task)
 
     def check_memory(self, params: Params) -> None:
         """Refuses a run that does not fit into memory, before anything is allocated."""
@@ -172,7 +200,8 @@ class Trainer:
             with self._in_slots(carry) as given:
                 program = self._program(self._window_steps(carry.task), given)
                 begun = time.perf_counter()
-                given, counts = program(self._data, given, jnp.int32(min(tokens - total.tokens, MOST_TOKENS)))
+                most = self._placed(np.int32(min(tokens - total.tokens, MOST_TOKENS)))
+                given, counts = program(self._data, given, most)
                 counts = jax.device_get(counts)
             carry = jax.tree.unflatten(jax.tree.structure(carry), jax.tree.leaves(given))
             total = Progress(
@@ -281,7 +310,11 @@ class Trainer:
 
     @cached_property
     def _data(self) -> Any:
-        return self.task.data
+        return self._placed(self.task.data)
+
+    def _placed(self, tree: Any) -> Any:
+        """What all devices have."""
+        return self.algorithm.placement.put(tree, EVERYWHERE)
 
     @cached_property
     def _programs(self) -> dict[tuple[int, Any], Any]:
@@ -301,8 +334,16 @@ class Trainer:
             self._check_window(steps, carry.params)
             for key in [key for key in self._programs if key[1] != signature]:
                 del self._programs[key]  # patterns that have changed do not come again
-            loop = jax.jit(lambda data, carry, tokens: self._loop(data, carry, tokens, steps), donate_argnums=1)
-            self._programs[steps, signature] = loop.lower(self._data, carry, jnp.int32(0)).compile()
+            on_mesh = self.algorithm.placement.mesh is not None
+            # What comes out of a program goes into it again, so it must lie on the same devices.
+            places = (jax.tree.map(lambda leaf: leaf.sharding, carry), None) if on_mesh else None
+            loop = jax.jit(
+                lambda data, carry, tokens: self._loop(data, carry, tokens, steps),
+                donate_argnums=1,
+                out_shardings=places,
+            )
+            self._programs[steps, signature] = loop.lower(self._data, carry, self._placed(np.int32(0))).compile()
+            wait_for_all()
         return self._programs[steps, signature]
 
     def _loop(self, data: Any, carry: Carry, tokens: jax.Array, steps: int) -> tuple[Carry, _Counts]:
@@ -321,7 +362,7 @@ class Trainer:
 
         def update(both: tuple[Carry, _Counts]) -> tuple[Carry, _Counts]:
             (params, opt_state, state, task, wiring), counts = both
-            task, window = self.task.window(data, task, steps)
+            task, window = self.algorithm.placement.replicated(self.task.window(data, task, steps))
             window = self._checked(window, steps)
             before = self.algorithm.reset(state, window.is_start)
             gradient, state = self.algorithm.grad(params, before, window.xs, window.targets)
@@ -334,7 +375,8 @@ class Trainer:
             if plasticity is not None:
                 params = plasticity.mask(wiring, params)
             costs = self.task.costs(gradient.info.losses.astype(jnp.float32))  # [T, B]
-            carry = Carry(params, opt_state, state, self.task.learn(task, costs), wiring)
+            task = self.algorithm.placement.replicated(self.task.learn(task, costs))
+            carry = Carry(params, opt_state, state, task, wiring)
             new = jnp.maximum(window.tokens.astype(jnp.int32), 0)
             return carry, _Counts(
                 counts.tokens + new,

@@ -9,20 +9,25 @@ A window of T steps is always taken in three parts; an algorithm says only how t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 
 from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
+from snapgrad.algorithms.placement import EVERYWHERE, LANES, ONE_DEVICE, WINDOW, Placement, fetch
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import select
 from snapgrad.kernels.base import Kernel, Structure
 from snapgrad.kernels.select import Backend
+from snapgrad.kernels.share import ALL, varying
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.tasks.base import count_outside
 
@@ -48,7 +53,11 @@ class Rule(NamedTuple):
     transfer(kernel, memory, old, new) -> memory for the cell's parameters `new`, whose patterns are not those of `old`
     structures(cell_params) -> what `window` asks the kernel to work by, beside the cell's matrices; or None if the
         program depends on the patterns in other ways too
-    check_memory(cell_params, batch_size) refuses what cannot fit, where finding out by `start` would take too long
+    check_memory(cell_params, batch_size, part) refuses what cannot fit, where finding out by `start` would take too
+        long; `part` of it lies in one memory
+    axes(kernel) -> how the memory of all devices of a mesh is split, as `jax.shard_map` takes it
+    owners(kernel, cell_params) -> which device along `params` has the gradient of each parameter; None: they all do
+    relay(kernel, other, cell_params, memory, batch_size) -> the memory of all devices for the `other` kernel's mesh
     """
 
     start: Callable[[Kernel, PyTree, int, Any], PyTree]
@@ -56,7 +65,10 @@ class Rule(NamedTuple):
     restart: Callable[[Kernel, PyTree, jax.Array], PyTree]
     transfer: Callable[[Kernel, PyTree, PyTree, PyTree], PyTree] = _cannot_transfer
     structures: Callable[[PyTree], tuple[Structure, ...] | None] = lambda params: None
-    check_memory: Callable[[PyTree, int], None] = lambda params, batch_size: None
+    check_memory: Callable[[PyTree, int, float], None] = lambda params, batch_size, part: None
+    axes: Callable[[Kernel], Any] = lambda kernel: LANES
+    owners: Callable[[Kernel, PyTree], NDArray[np.int64] | None] = lambda kernel, params: None
+    relay: Callable[[Kernel, Kernel, PyTree, PyTree, int], PyTree] = lambda kernel, other, params, memory, batch: memory
 
 
 def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] = lambda params: ()) -> Rule:
@@ -70,33 +82,53 @@ def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] =
     )
 
 
-def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend, *, episodic: bool = False) -> Algorithm:
+def build(
+    name: str,
+    cell: Cell,
+    loss: Loss,
+    rule: Rule,
+    backend: Backend,
+    *,
+    episodic: bool = False,
+    placement: Placement = ONE_DEVICE,
+) -> Algorithm:
     """Makes an `Algorithm` of a rule: checks the arguments, adds the loss and the readout's gradient."""
     checks.cell(cell)
     checks.loss(loss)
     select.check(backend)
     seen: set[Any] = set()  # signatures of arguments that have passed the checks
+    share = placement.share
 
     def kernel_for(params: Params) -> Kernel:
-        return select.kernel(backend, param_dtype(params.cell))
+        kernel = select.kernel(backend, param_dtype(params.cell))
+        return kernel if share == ALL else kernel.sharing(share)
 
     def origin(params: Params) -> Origin:
         return Origin(name, kernel_for(params), cell, jax.tree.structure(params.cell))
+
+    def specs(origin: Origin) -> State:
+        return State(LANES, rule.axes(origin.kernel), origin)
 
     def init(params: Params, batch_size: int, key: jax.Array | None = None) -> State:
         checks.params(cell, params)
         arguments.positive_integer("batch_size", batch_size)
         if key is not None:
             arguments.key("key", key)
-        kernel = kernel_for(params)
+        if batch_size % share.batch:
+            along = f"the {share.batch} devices along `batch` of the mesh"
+            raise ValueError(f"`batch_size` must be a multiple of {along}, got {batch_size}")
+        made_by = origin(params)
 
-        def start() -> State:
-            started = rule.start(kernel, params.cell, batch_size, key)
-            return State(initial_states(cell, params.cell, batch_size), started, origin(params))
+        def start_here(params: Params, key: jax.Array | None) -> State:
+            lanes = batch_size // share.batch
+            started = rule.start(made_by.kernel, params.cell, lanes, key)
+            return State(initial_states(cell, params.cell, lanes), started, made_by)
 
-        rule.check_memory(params.cell, batch_size)
-        memory.check_state(f"{name} on {cell}", params, jax.eval_shape(start), batch_size)
-        return start()
+        start = placement.map(start_here, (EVERYWHERE, EVERYWHERE), specs(made_by))
+        rule.check_memory(params.cell, batch_size, placement.part_in_memory)
+        made = jax.eval_shape(start, params, key)
+        memory.check_state(f"{name} on {cell}", params, made, batch_size, placement.part_in_memory)
+        return start(params, key) if placement.mesh is None else jax.jit(start)(params, key)
 
     def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
         xs, targets = checks.as_window(xs, targets)
@@ -113,24 +145,67 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend, *, ep
 
     @jax.jit
     def compute(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
-        hs, backward = rule.window(state.origin.kernel, params.cell, state.cell, state.memory, xs)
+        states = specs(state.origin)
+        gradients = Gradient(EVERYWHERE, EVERYWHERE, Info(EVERYWHERE, WINDOW, WINDOW, EVERYWHERE))
+        step = placement.map(step_here, (EVERYWHERE, states, WINDOW, WINDOW), (gradients, states))
+        return step(params, state, xs, targets)
+
+    def step_here(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
+        kernel = state.origin.kernel
+        # What is differentiated by must be a device's own, or JAX would sum over all of them at every step.
+        params, s_0 = varying((params, state.cell), xs)
+        hs, backward = rule.window(kernel, params.cell, s_0, state.memory, xs)
         checks.loss_value(loss, params.readout, hs, targets)
-        losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets)
+        losses, readout_grads, deltas = readout_gradient(loss, params.readout, hs, targets, share.batch)
         outcome = backward(deltas)
-        grads = Params(cell=outcome.grads, readout=readout_grads)
         outside = count_outside(targets, loss.readout.classes) if isinstance(loss, ReadoutLoss) else jnp.int32(0)
-        gradient = Gradient(jnp.sum(jnp.mean(losses, axis=1)), grads, Info(losses, hs, deltas, outside))
+        # Losses, which every trainer looks at, travel with the gradients: one message is faster than two.
+        sums = readout_grads, placement.among_all_lanes(losses), outside.astype(losses.dtype)
+        sums, cell_grads = placement.sum(sums, outcome.grads, rule.owners(kernel, params.cell))
+        readout_grads, losses, outside = sums
+        value, outside = jnp.sum(jnp.mean(losses, axis=1)), outside.astype(jnp.int32)
+        gradient = Gradient(value, Params(cell_grads, readout_grads), Info(losses, hs, deltas, outside))
         return gradient, State(outcome.cell, outcome.memory, state.origin)
 
     def reset(state: State, where: Any) -> State:
-        checks.maker(state, name, cell)
+        checks.maker(state, name, cell, share)
         where = arguments.array("where", where)
         checks.where(where, state)
+        return restart(state, where)
+
+    def restart(state: State, where: jax.Array) -> State:
+        states = specs(state.origin)
+        return placement.map(restart_here, (states, LANES), states)(state, where)
+
+    def restart_here(state: State, where: jax.Array) -> State:
         fresh = jax.tree.map(lambda leaf, s: leaf.astype(s.dtype), cell.initial_state(), state.cell)
         restarted = jax.tree.map(lambda s, s_0: select_lanes(where, s_0[None], s), state.cell, fresh)
         return State(restarted, rule.restart(state.origin.kernel, state.memory, where), state.origin)
 
+    if placement.mesh is not None:
+        restart = jax.jit(restart)
+
+    def gather(state: State, params: Params) -> State:
+        checks.params(cell, params)
+        checks.state(state, origin(params))
+        return state if placement.mesh is None else move(fetch(state), params, kernel_for(params), ONE_DEVICE)
+
+    def scatter(state: State, params: Params) -> State:
+        checks.params(cell, params)
+        whole = kernel_for(params).sharing(ALL)
+        checks.state(state, dataclasses.replace(origin(params), kernel=whole))
+        return state if placement.mesh is None else move(fetch(state), params, whole, placement)
+
+    def move(state: State, params: Params, kernel: Kernel, to: Placement) -> State:
+        """A state of all devices, in this process's memory, from the mesh that its kernel is for to another."""
+        lanes = len(jax.tree.leaves(state.cell)[0])
+        made_by = dataclasses.replace(origin(params), kernel=kernel.sharing(to.share))
+        moved = rule.relay(kernel, made_by.kernel, params.cell, state.memory, lanes)
+        return to.put(State(state.cell, moved, made_by), specs(made_by))
+
     def rewire(state: State, old: Params, new: Params) -> State:
+        if placement.mesh is not None:
+            raise ValueError("`rewire` must be called for an algorithm on one device, got one on a mesh")
         checks.params(cell, old)
         checks.params(cell, new)
         checks.state(state, origin(old))
@@ -142,7 +217,11 @@ def build(name: str, cell: Cell, loss: Loss, rule: Rule, backend: Backend, *, ep
         multiplied, own = cell.multiplied(params.cell), rule.structures(params.cell)
         return None if multiplied is None or own is None else (*multiplied, *own)
 
-    return Algorithm(init, grad, reset, rewire, structures, name, cell, loss, episodic)
+    def on(placement: Placement) -> Algorithm:
+        return build(name, cell, loss, rule, backend, episodic=episodic, placement=placement)
+
+    made = (init, grad, reset, rewire, structures, gather, scatter, on)
+    return Algorithm(*made, name, cell, loss, episodic, placement)
 
 
 def initial_states(cell: Cell, params: PyTree, batch_size: int) -> PyTree:
@@ -206,13 +285,15 @@ def unroll(kernel: Kernel, cell: Cell, params: PyTree, s_0: PyTree, xs: Any) -> 
     return Trajectory(before, s_T, outputs)
 
 
-def readout_gradient(loss: Loss, readout: PyTree, hs: jax.Array, targets: Any) -> tuple[jax.Array, PyTree, jax.Array]:
-    """Losses [T, B], dL/dreadout and deltas dL/dh [T, B, ...], for all steps in one batch."""
+def readout_gradient(
+    loss: Loss, readout: PyTree, hs: jax.Array, targets: Any, shards: int = 1
+) -> tuple[jax.Array, PyTree, jax.Array]:
+    """Losses [T, B], dL/dreadout and deltas dL/dh [T, B, ...], for all steps in one batch, one of so many `shards`."""
 
     def objective(readout: PyTree, hs: jax.Array) -> tuple[jax.Array, jax.Array]:
         over_batch = jax.vmap(loss, in_axes=(None, 0, 0))
         losses = jax.vmap(over_batch, in_axes=(None, 0, 0))(readout, hs, targets)
-        return jnp.sum(jnp.mean(losses, axis=1)), losses
+        return jnp.sum(jnp.mean(losses, axis=1)) / shards, losses
 
     (readout_grads, deltas), losses = jax.grad(objective, argnums=(0, 1), has_aux=True)(readout, hs)
     return losses, readout_grads, deltas

@@ -14,6 +14,7 @@ import numpy as np
 from snapgrad import arguments
 from snapgrad.algorithms.interface import Origin, Params, State
 from snapgrad.cells.base import Cell
+from snapgrad.kernels.share import Share
 from snapgrad.readouts import ReadoutLoss
 from snapgrad.sparsity.matrix import as_index
 
@@ -65,8 +66,8 @@ def _dtype(leaf: Any) -> Any:
         return type(leaf).__name__
 
 
-def maker(state: Any, algorithm: str, cell: Cell) -> None:
-    """Refuses a state that another algorithm or cell has made."""
+def maker(state: Any, algorithm: str, cell: Cell, share: Share) -> None:
+    """Refuses a state that another algorithm or cell has made, or the same one on another mesh."""
     if not isinstance(state, State):
         raise TypeError(f"`state` must come from this algorithm's init, got {type(state).__name__}")
     if (state.origin.algorithm, state.origin.cell) != (algorithm, cell):
@@ -74,11 +75,17 @@ def maker(state: Any, algorithm: str, cell: Cell) -> None:
         if str(state.origin).startswith(wanted):
             wanted += " with the same rule function"
         raise ValueError(f"`state` must come from this algorithm's init ({wanted}), got one from {state.origin}")
+    if state.origin.kernel.share != share:
+        needed = f"batch={share.batch}, params={share.params}"
+        raise ValueError(
+            f"`state` must come from init on a mesh of {needed}, got one from {state.origin}: `gather` it there and "
+            "`scatter` it here"
+        )
 
 
 def state(value: Any, origin: Origin) -> None:
     """Refuses a state of another algorithm, cell or sparsity pattern."""
-    maker(value, origin.algorithm, origin.cell)
+    maker(value, origin.algorithm, origin.cell, origin.kernel.share)
     if value.origin.kernel.name != origin.kernel.name:
         wanted, got = origin.kernel.name, value.origin.kernel.name
         raise ValueError(f"`state` must come from init with the same backend ({wanted}), got one from {got}")

@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from snapgrad import memory
 from snapgrad.algorithms.base import (
@@ -27,6 +29,8 @@ from snapgrad.algorithms.base import (
 from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Credit, Kernel, Structure
+from snapgrad.kernels.share import varying
+from snapgrad.sparsity.partition import block_owners
 from snapgrad.sparsity.reach import influence_blocks
 
 
@@ -34,7 +38,7 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
     """The rule of `snap(..., episodic=True)`: nothing is remembered between windows."""
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, _: PyTree, xs: Any) -> tuple[jax.Array, Any]:
-        s_0 = initial_states(cell, params, xs.shape[1])  # every window is a new sequence
+        s_0 = varying(initial_states(cell, params, xs.shape[1]), xs)  # every window is a new sequence
         jacobians = cell.jacobians(params)
         trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
@@ -49,9 +53,10 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
                 return Lambda, pull(local_t, credit)
 
             delta = lane_deltas(cell, trajectory, deltas)
-            zero = kernel.zero_credit(blocks, xs.shape[1], param_dtype(params))
+            zero = varying(kernel.zero_credit(blocks, xs.shape[1], param_dtype(params)), delta, kernel.share.part)
             _, pulled = jax.lax.scan(step, zero, (trajectory.local, delta), reverse=True)
-            return Outcome(jacobians.collect(kernel, params, trajectory.local, pulled), s_0, ())
+            own_params, local = varying((params, trajectory.local), pulled)
+            return Outcome(jacobians.collect(kernel, own_params, local, pulled), s_0, ())
 
         return trajectory.outputs, backward
 
@@ -61,7 +66,12 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
         sums = jacobians.sums(blocks.dynamics, by_column=True)
         return None if sums is None else (blocks, *sums)
 
-    def check_memory(params: PyTree, batch_size: int) -> None:
-        memory.check_influence(cell, params, order, batch_size, param_dtype(params).itemsize, episodic=True)
+    def check_memory(params: PyTree, batch_size: int, part: float) -> None:
+        itemsize = param_dtype(params).itemsize
+        memory.check_influence(cell, params, order, batch_size, itemsize, part=part, episodic=True)
 
-    return memoryless(window, structures)._replace(check_memory=check_memory)
+    def owners(kernel: Kernel, params: PyTree) -> NDArray[np.int64] | None:
+        jacobians = cell.jacobians(params)
+        return block_owners(influence_blocks(jacobians.groups, jacobians.dynamics, order), kernel.share.params)
+
+    return memoryless(window, structures)._replace(check_memory=check_memory, owners=owners)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from snapgrad.algorithms.placement import Placement
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel, Structure
+from snapgrad.kernels.share import ALL
 
 Loss = Callable[[PyTree, jax.Array, Any], jax.Array]  # (readout, h, target) of one example at one step -> scalar
 
@@ -48,7 +50,9 @@ class Origin:
     structure: Any  # tree structure of the cell's parameters, with their sparsity patterns
 
     def __str__(self) -> str:
-        return f"{self.algorithm} on {self.cell}, {self.kernel.name} backend"
+        share = self.kernel.share
+        mesh = "" if share == ALL else f", mesh batch={share.batch}, params={share.params}"
+        return f"{self.algorithm} on {self.cell}, {self.kernel.name} backend{mesh}"
 
 
 @jax.tree_util.register_dataclass
@@ -79,6 +83,11 @@ class Algorithm(NamedTuple):
     structures(params) -> tuple or None
         What a kernel works by on parameters of these patterns, in a fixed order. `grad` depends on the patterns in this
         way only, so that one compiled program can serve all patterns of these sizes; None if it depends on them more.
+    gather(state, params) -> state, scatter(state, params) -> state
+        To and from the state that the algorithm has on one device, where it runs on a mesh (`sg.shard`): what is saved,
+        and goes on with any mesh. Not for use inside jit. On one device, nothing is changed.
+    on(placement) -> Algorithm
+        The same algorithm elsewhere; `sg.shard` calls it.
     """
 
     init: Callable[..., State]
@@ -86,7 +95,11 @@ class Algorithm(NamedTuple):
     reset: Callable[[State, Any], State]
     rewire: Callable[[State, Params, Params], State]
     structures: Callable[[Params], tuple[Structure, ...] | None]
+    gather: Callable[[State, Params], State]
+    scatter: Callable[[State, Params], State]
+    on: Callable[[Placement], Algorithm]
     name: str  # with its options, such as "snap(order=2)"
     cell: Cell
     loss: Loss
     episodic: bool  # whether every window must be a whole sequence
+    placement: Placement

@@ -34,10 +34,12 @@ import numpy as np
 
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import Outcome, Rule, param_dtype, propagation, select_lanes, state_deltas, unroll
+from snapgrad.algorithms.placement import EVERYWHERE, LANES
 from snapgrad.cells.base import Cell, PyTree, as_vector
 from snapgrad.cells.rule import RuleDerivatives, rule_derivatives, rule_table
 from snapgrad.cells.unit import UnitCell, UnitParams
 from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.share import varying
 from snapgrad.sparsity.matrix import multiply
 
 
@@ -81,8 +83,12 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
 
         def backward(deltas: jax.Array) -> Outcome:
             key, sign_key = jax.random.split(memory.key)
-            shape = (*xs.shape[:2], len(memory.parts), rank)
-            signs = jax.random.rademacher(sign_key, shape, param_dtype(params))
+            steps, lanes = xs.shape[:2]
+
+            def draw(lanes: int) -> jax.Array:
+                return jax.random.rademacher(sign_key, (steps, lanes, len(memory.parts), rank), param_dtype(params))
+
+            signs = kernel.share.of_lanes(draw, lanes, axis=1)
             ready = kernel.ready(params)
 
             def one(
@@ -105,7 +111,7 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
                 return jax.vmap(one)(parts, *at_t)
 
             at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), signs
-            parts, factors = jax.lax.scan(step, memory.parts, at)
+            parts, factors = jax.lax.scan(step, varying(memory.parts, at), at)
             return Outcome(_gradient(kernel, cell, params, factors), trajectory.last, Memory(parts, key))
 
         return trajectory.outputs, backward
@@ -118,7 +124,8 @@ def kronecker_sum(name: str, cell: Cell, rank: int, compress: Compress) -> Rule:
     def transfer(kernel: Kernel, memory: Memory, old: PyTree, new: PyTree) -> Memory:
         return memory  # which is that of the whole grid
 
-    return Rule(start, window, restart, transfer, structures=lambda params: ())
+    axes = Memory(LANES, EVERYWHERE)
+    return Rule(start, window, restart, transfer, structures=lambda params: (), axes=lambda kernel: axes)
 
 
 def part_widths(cell: UnitCell) -> tuple[int, ...]:

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 
 from snapgrad import arguments, memory
 from snapgrad.algorithms.base import (
@@ -30,11 +32,14 @@ from snapgrad.algorithms.base import (
 from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.linearised import lane_deltas, linearise
+from snapgrad.algorithms.placement import EVERYWHERE
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Influence, Kernel, Structure
 from snapgrad.kernels.select import Backend
+from snapgrad.kernels.share import varying
 from snapgrad.sparsity.moves import parameter_sources
+from snapgrad.sparsity.partition import block_owners
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks, influence_blocks
 
@@ -122,10 +127,13 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
             noise = after = None
             if memory.rounding is not None:
-                noise = rounding.noise(memory.rounding, *xs.shape[:2])
+                steps, lanes = xs.shape[:2]
+                draw = lambda lanes: rounding.noise(memory.rounding, steps, lanes)  # noqa: E731
+                noise = kernel.share.of_lanes(draw, lanes, axis=2)
                 after = rounding.advance(memory.rounding, xs.shape[0])
             at = trajectory.local, lane_deltas(cell, trajectory, deltas), noise
-            (J_T, g), _ = jax.lax.scan(step, (memory.J, g), at)
+            J_0 = varying(memory.J, at)
+            (J_T, g), _ = jax.lax.scan(step, (J_0, varying(g, J_0)), at)
             return Outcome(unravel(g), trajectory.last, Memory(J_T, after))
 
         return trajectory.outputs, backward
@@ -147,8 +155,18 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         sums = cell.jacobians(params).sums(blocks.dynamics, by_column=False)
         return None if sums is None else (blocks, *sums)
 
-    def check_memory(params: PyTree, batch_size: int) -> None:
+    def check_memory(params: PyTree, batch_size: int, part: float) -> None:
         itemsize = (param_dtype(params) if influence_dtype is None else jnp.dtype(jnp.bfloat16)).itemsize
-        memory.check_influence(cell, params, 1 if decay is not None else order, batch_size, itemsize)
+        memory.check_influence(cell, params, 1 if decay is not None else order, batch_size, itemsize, part=part)
 
-    return Rule(start, window, restart, transfer, structures, check_memory)
+    def axes(kernel: Kernel) -> Memory:
+        return Memory(kernel.influence_axes(), None if influence_dtype is None else EVERYWHERE)
+
+    def owners(kernel: Kernel, params: PyTree) -> NDArray[np.int64] | None:
+        return block_owners(blocks_of(params), kernel.share.params)
+
+    def relay(kernel: Kernel, other: Kernel, params: PyTree, memory: Memory, batch_size: int) -> Memory:
+        blocks = blocks_of(params)
+        return memory._replace(J=other.from_entries(blocks, kernel.to_entries(blocks, memory.J, batch_size)))
+
+    return Rule(start, window, restart, transfer, structures, check_memory, axes, owners, relay)

@@ -17,7 +17,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 
 from snapgrad import arguments
 from snapgrad.algorithms.base import (
@@ -29,9 +31,11 @@ from snapgrad.algorithms.base import (
 )
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.linearised import lane_deltas, linearise
+from snapgrad.algorithms.placement import LANES_AND_BLOCKS
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
+from snapgrad.kernels.share import varying
 from snapgrad.sparsity.moves import parameter_sources
 
 
@@ -46,9 +50,13 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
     """
     arguments.positive_integer("k", k)
 
+    def width(kernel: Kernel, params: PyTree) -> int:
+        """Columns of J that each device has, one after the other; the last may be padding."""
+        return -(-sum(leaf.size for leaf in jax.tree.leaves(params)) // kernel.share.params)
+
     def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> jax.Array:
-        n_states, n_params = (ravel_pytree(tree)[0].size for tree in (cell.initial_state(), params))
-        return jnp.zeros((batch_size, n_params, n_states), param_dtype(params))  # J, transposed
+        n_states = ravel_pytree(cell.initial_state())[0].size
+        return jnp.zeros((batch_size, width(kernel, params), n_states), param_dtype(params))  # J, transposed
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, J_0: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
         jacobians = cell.jacobians(params)
@@ -58,7 +66,10 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
             groups, dynamics = jacobians.groups, jacobians.dynamics
             immediate_at = jacobians.immediate_at(kernel, params)
             dynamics_at = jacobians.dynamics_at(kernel, params, dynamics)
-            column, row = groups.entry_param, groups.entries.cols[groups.entry_credit]
+            # One before the first column is one past the end too: an index below zero would count from there.
+            first, columns = kernel.share.part * J_0.shape[1], J_0.shape[1]
+            column = jnp.asarray(groups.entry_param) - first
+            column, row = jnp.where(column < 0, columns, column), groups.entries.cols[groups.entry_credit]
             zero = jnp.zeros((xs.shape[1], *dynamics.shape), J_0.dtype)
 
             def step(carry: tuple[jax.Array, jax.Array], at_t: Any) -> Any:
@@ -67,13 +78,17 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
                 D_t, I_t = dynamics_at(local_t), immediate_at(local_t)
                 values = kernel.sums(I_t.at, I_t.left, I_t.right)
                 D_t = zero.at[:, dynamics.rows, dynamics.cols].set(D_t[: dynamics.nnz].T, unique_indices=True)
-                J_t = jnp.einsum("bqr,bpr->bpq", D_t, J_tm1).at[:, column, row].add(values.T, unique_indices=True)
+                J_t = jnp.einsum("bqr,bpr->bpq", D_t, J_tm1).at[:, column, row].add(values.T, mode="drop")
                 J_t = _largest(J_t, k)
                 return (J_t, g + jnp.einsum("sb,bps->p", delta_t, J_t)), None
 
-            g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
+            flat, unravel = ravel_pytree(params)
             at = trajectory.local, lane_deltas(cell, trajectory, deltas)
-            (J_T, g), _ = jax.lax.scan(step, (J_0, g), at)
+            start = varying(J_0, at), varying(jnp.zeros(columns, flat.dtype), J_0, at)
+            (J_T, g), _ = jax.lax.scan(step, start, at)
+            if kernel.share.params > 1:
+                everywhere = varying(jnp.zeros(kernel.share.params * columns, g.dtype), g)
+                g = jax.lax.dynamic_update_slice(everywhere, g, (first,))[: flat.size]
             return Outcome(unravel(g), trajectory.last, J_T)
 
         return trajectory.outputs, backward
@@ -85,7 +100,17 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
         with_zero = jnp.pad(J, ((0, 0), (0, 1), (0, 0)))  # the column of a parameter that is new
         return with_zero[:, parameter_sources(old, new)]
 
-    algorithm = build(f"snap_topk(k={k})", cell, loss, Rule(start, window, restart, transfer), backend)
+    def owners(kernel: Kernel, params: PyTree) -> NDArray[np.int64] | None:
+        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
+        return None if kernel.share.params == 1 else np.arange(n_params) // width(kernel, params)
+
+    def relay(kernel: Kernel, other: Kernel, params: PyTree, J: NDArray[Any], batch_size: int) -> NDArray[Any]:
+        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
+        padding = other.share.params * width(other, params) - n_params
+        return np.pad(J[:, :n_params], ((0, 0), (0, padding), (0, 0)))
+
+    rule = Rule(start, window, restart, transfer, axes=lambda kernel: LANES_AND_BLOCKS, owners=owners, relay=relay)
+    algorithm = build(f"snap_topk(k={k})", cell, loss, rule, backend)
     n_states = ravel_pytree(cell.initial_state())[0].size
     if k > n_states:
         raise ValueError(f"`k` must be at most the {n_states} state entries of {cell}, got {k}")

@@ -32,9 +32,11 @@ from snapgrad.algorithms.base import (
     unroll,
 )
 from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.algorithms.placement import EVERYWHERE, LANES
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
+from snapgrad.kernels.share import varying
 from snapgrad.sparsity.matrix import append_zero
 from snapgrad.sparsity.moves import parameter_sources
 
@@ -72,8 +74,12 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
 
         def backward(deltas: jax.Array) -> Outcome:
             key, sign_key = jax.random.split(memory.key)
-            shape = (xs.shape[0], *memory.state.shape)
-            signs = jax.random.rademacher(sign_key, shape, memory.state.dtype)  # [T, B, rank, states]
+            steps, (lanes, *factor) = xs.shape[0], memory.state.shape
+
+            def draw(lanes: int) -> jax.Array:  # [T, B, rank, states]
+                return jax.random.rademacher(sign_key, (steps, lanes, *factor), memory.state.dtype)
+
+            signs = varying(kernel.share.of_lanes(draw, lanes, axis=1), xs)
             ready = kernel.ready(params)
             over_lanes = jax.vmap(_advance, in_axes=(None, None, None, None, 0, 0, 0, 0, 0))
 
@@ -88,7 +94,7 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
 
             g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
             at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), signs
-            (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, (memory.state, memory.params, g), at)
+            (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, varying((memory.state, memory.params, g), at), at)
             return Outcome(unravel(g), trajectory.last, Estimate(s_tilde, theta_tilde, key))
 
         return trajectory.outputs, backward
@@ -103,7 +109,8 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
         params = append_zero(memory.params)[..., parameter_sources(old, new)]
         return memory._replace(params=params)
 
-    rule = Rule(start, window, restart, transfer, structures=lambda params: ())
+    axes = Estimate(LANES, LANES, EVERYWHERE)
+    rule = Rule(start, window, restart, transfer, structures=lambda params: (), axes=lambda kernel: axes)
     return build(f"uoro(rank={rank})", cell, loss, rule, backend)
 
 

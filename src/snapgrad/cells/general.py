@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from snapgrad.cells.base import Cell, Jacobians, PyTree, as_vector
 from snapgrad.cells.detection import jacobian_patterns
 from snapgrad.kernels.base import Kernel, Products, Sums
+from snapgrad.kernels.share import varying
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import group_columns
 
@@ -183,7 +184,7 @@ class DetectedJacobians(Jacobians):
             products = jnp.sum(immediate_at(local_t) * credit[self.groups.entry_credit], axis=1)
             return total.at[self.groups.entry_param].add(products), None
 
-        zero = jnp.zeros_like(ravel_pytree(params)[0])
+        zero = varying(jnp.zeros_like(ravel_pytree(params)[0]), local, pulled)
         total, _ = jax.lax.scan(one_step, zero, (local, pulled))
         return self._unravel_params(total)
 

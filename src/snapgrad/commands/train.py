@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from jax.sharding import Mesh
 
 from snapgrad.runs.build import Experiment, build
 from snapgrad.runs.directory import RunDirectory
+from snapgrad.runs.follower import Follower
 from snapgrad.runs.label import directory_name, label, network
 from snapgrad.runs.options import AddingOptions, CharsOptions, CopyOptions, MackeyGlassOptions, Options
+from snapgrad.runs.processes import Devices, is_first
 from snapgrad.runs.progress import bar, brief
 from snapgrad.runs.resolve import resolved
 from snapgrad.runs.training import Diverged, Interrupted, run_training
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Given(Devices):
     """What `train` takes beside the options of the run itself."""
 
     config: Path | None = None
@@ -75,14 +78,18 @@ class Train:
 
     def run(self) -> None:
         """Makes the directory and trains."""
-        options = resolved(self.task.run)
-        experiment = build(options)  # before anything is written
-        run = RunDirectory.create(self.task.out or new_directory(options), options, experiment.data)
-        train(run, self.task.json, experiment)
+        options, mesh = resolved(self.task.run), self.task.connect()
+        experiment = build(options, mesh)  # before anything is written
+        path = self.task.out or new_directory(options)
+        if is_first():
+            run = RunDirectory.create(path, options, experiment.data)
+        else:
+            run = Follower(path, (options, experiment.data))
+        train(run, self.task.json, experiment, mesh)
 
 
-@dataclass(frozen=True)
-class Resume:
+@dataclass(frozen=True, kw_only=True)
+class Resume(Devices):
     """Go on with a run that was interrupted or killed; it ends with the same bits as one that was not."""
 
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
@@ -93,17 +100,22 @@ class Resume:
 
     def run(self) -> None:
         """Trains on from the last checkpoint."""
-        train(RunDirectory.open(self.run_directory), self.json)
+        mesh = self.connect()
+        run = RunDirectory.open(self.run_directory)
+        train(run if is_first() else Follower(run.path), self.json, None, mesh)
 
 
-def train(run: RunDirectory, as_json: bool, experiment: Experiment | None = None) -> None:
-    """Trains with a progress bar, and says how it ended."""
+def train(run: RunDirectory, as_json: bool, experiment: Experiment | None, mesh: Mesh | None) -> None:
+    """Trains with a progress bar, and says how it ended; a process that does not write the run says nothing."""
+    if not is_first():
+        run_training(run, lambda record: None, experiment, mesh)
+        return
     options, before = run.options(), run.outcome()
     if before is not None and before["tokens"] >= options.tokens:
         print("this run has ended before; nothing is trained again", file=sys.stderr)
     try:
         with bar(label(options), options.tokens) as show:
-            outcome = run_training(run, show, experiment)
+            outcome = run_training(run, show, experiment, mesh)
     except (Diverged, Interrupted):
         if as_json:
             records = run.metrics()

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from snapgrad.kernels.share import ALL, Share
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
@@ -63,17 +64,25 @@ Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
 class Kernel(abc.ABC):
     """How fast: one way to carry out what every algorithm needs.
 
-    Kernels of one class are the same, also after pickling, unless a subclass has something to tell them apart by.
+    Kernels of one class and one share of the work are the same, also after pickling, unless a subclass has something to
+    tell them apart by. Blocks are those of the whole network everywhere: a kernel picks its own.
     """
 
     name: str
     dense_from_density: float  # from this share of entries on, a matrix multiplies faster as a dense one
 
+    def __init__(self, share: Share = ALL):
+        self.share = share
+
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+        return isinstance(other, Kernel) and type(self) is type(other) and self.share == other.share
 
     def __hash__(self) -> int:
-        return hash(type(self))
+        return hash((type(self), self.share))
+
+    @abc.abstractmethod
+    def sharing(self, share: Share) -> Kernel:
+        """The same kernel for a device that has only such a share of the work."""
 
     @abc.abstractmethod
     def ready(self, params: Any) -> Any:
@@ -118,6 +127,18 @@ class Kernel(abc.ABC):
         """
 
     @abc.abstractmethod
+    def influence_axes(self) -> Any:
+        """The axes of J that go with the batch and with the blocks: a `PartitionSpec` for each of its arrays."""
+
+    @abc.abstractmethod
+    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
+        """[batch_size, kept] entries of the J of all devices, in NumPy, ordered by parameter and state entry."""
+
+    @abc.abstractmethod
+    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
+        """The J of all devices that has these entries, in NumPy."""
+
+    @abc.abstractmethod
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         """Lambda = 0: nothing lies behind the end of the window."""
 
@@ -127,6 +148,12 @@ class Kernel(abc.ABC):
 
         D [nnz(blocks.dynamics), B] stands column by column; delta is [states, B].
         """
+
+
+def entry_order(states: NDArray[Any], params: NDArray[Any], n_params: int) -> NDArray[np.int64]:
+    """The places of J by parameter and state entry, without padding, whose parameter is `n_params`."""
+    order = np.lexsort((states, params))
+    return order[: np.searchsorted(params[order], n_params)]
 
 
 def place_sources(

@@ -48,7 +48,7 @@ def register() -> None:
 
 
 class PlanName(str):
-    """A name that holds what it names: the place of a plan."""
+    """A name that holds what it names: the place of a plan, or of those of several parts, one name a line."""
 
     plan: Any
 
@@ -89,7 +89,7 @@ def _named(digest: str, make: Any, **arrays: Any) -> PlanName:
     return name
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def blocks_plan(blocks: Blocks) -> PlanName:
     """The plan of the influence step and the credit recursion."""
     groups = blocks.groups
@@ -107,6 +107,16 @@ def blocks_plan(blocks: Blocks) -> PlanName:
         entries_starts=groups.entries.row_starts,
         group_entries=groups.entries.cols,
     )
+
+
+def parts_plan(parts: tuple[Blocks, ...]) -> PlanName:
+    """The plans of all parts of J, of which a program takes that of its device."""
+    plans = [blocks_plan(part) for part in parts]
+    if len(plans) == 1:
+        return plans[0]
+    name = PlanName("\n".join(plans))
+    name.plan = plans
+    return name
 
 
 @lru_cache(maxsize=256)

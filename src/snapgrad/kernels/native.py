@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, entry_order, place_sources
 from snapgrad.kernels.products import NativeMatrix
+from snapgrad.kernels.share import ALL, BATCH, PARAMS, Share, varying
 from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
+from snapgrad.sparsity.partition import partition
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster. Measured on two CPU cores by
@@ -58,22 +61,34 @@ class NativeKernel(Kernel):
     name = "native"
     dense_from_density = DENSE_FROM_DENSITY
 
-    def __init__(self, slots: Slots | None = None):
+    def __init__(self, slots: Slots | None = None, share: Share = ALL):
+        super().__init__(share)
         self._slots = slots
 
     # What was traced with the plans in one program's slots, or with fixed ones, must not be used with others.
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NativeKernel) and self._slots is other._slots
+        return isinstance(other, NativeKernel) and self._slots is other._slots and self.share == other.share
 
     def __hash__(self) -> int:
-        return hash((NativeKernel, id(self._slots)))
+        return hash((NativeKernel, id(self._slots), self.share))
+
+    def sharing(self, share: Share) -> NativeKernel:
+        return NativeKernel(self._slots, share)
 
     def _plan(self, structure: Structure) -> binding.PlanName:
-        return binding.plan(structure) if self._slots is None else self._slots.name(structure)
+        if self._slots is not None:
+            return self._slots.name(structure)
+        if isinstance(structure, Blocks):
+            return binding.parts_plan(partition(structure, self.share.params))
+        return binding.plan(structure)
 
     def _room(self, structure: Structure, size: int) -> int:
         return size if self._slots is None else self._slots.room(structure)
+
+    def _kept(self, blocks: Blocks) -> int:
+        """Entries of J that there is room for on every device: as many as the largest part has."""
+        return max(part.kept for part in partition(blocks, self.share.params))
 
     def ready(self, params: Any) -> Any:
         def form(matrix: SparseMatrix) -> SparseMatrix:
@@ -94,7 +109,7 @@ class NativeKernel(Kernel):
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         tile = _tile(batch_size)
         tiles = -(-batch_size // tile)
-        return Lanes(jnp.zeros((tiles, blocks.kept, tile), dtype), jnp.zeros(tiles * tile, bool))
+        return Lanes(jnp.zeros((tiles, self._kept(blocks), tile), dtype), jnp.zeros(tiles * tile, bool))
 
     def influence_step(
         self,
@@ -110,7 +125,7 @@ class NativeKernel(Kernel):
         gradient = jax.ShapeDtypeStruct((blocks.n_params,), D.dtype)
         call = _call("influence_step", (_like(J.J), gradient), in_place=True)
         values = (_filled(value, len(J.fresh)) for value in (D, I.left, I.right, delta, noise))
-        J_t, g = call(J.J, *values, J.fresh, plan=self._plan(blocks), products=self._plan(I.at))
+        J_t, g = call(J.J, *values, J.fresh, self.share.part, plan=self._plan(blocks), products=self._plan(I.at))
         return Lanes(J_t, jnp.zeros_like(J.fresh)), g
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
@@ -128,14 +143,48 @@ class NativeKernel(Kernel):
         at[: new.kept] = place_sources(had, has, sources, new.states, had_length)
         return J._replace(J=_take(J.J, at.astype(np.int32)))
 
+    def influence_axes(self) -> Any:
+        J: Any = PartitionSpec(BATCH, PARAMS)
+        fresh: Any = PartitionSpec(BATCH)
+        return Lanes(J, fresh)
+
+    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
+        whole, fresh = np.asarray(J.J), np.asarray(J.fresh)
+        tiles, places, tile = whole.shape
+        whole = np.where(fresh.reshape(tiles, 1, tile), np.zeros((), whole.dtype), whole)
+        lanes = whole.transpose(0, 2, 1).reshape(self.share.batch, -1, places)  # the last of each fill up its tiles
+        real = lanes[:, : batch_size // self.share.batch].reshape(batch_size, places)
+        return real[:, entry_order(*self._places(blocks, tile), blocks.n_params)]
+
+    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
+        shards, own = self.share.batch, len(entries) // self.share.batch
+        like = jax.eval_shape(lambda: self.zeros(blocks, own, entries.dtype))
+        tiles, room, tile = like.J.shape
+        lanes = np.zeros((shards, tiles * tile, room * self.share.params), entries.dtype)
+        order = entry_order(*self._places(blocks, tile), blocks.n_params)
+        lanes[:, :own, order] = entries.reshape(shards, own, -1)
+        J: Any = np.ascontiguousarray(lanes.reshape(shards * tiles, tile, -1).transpose(0, 2, 1))
+        fresh: Any = np.zeros(shards * tiles * tile, bool)
+        return Lanes(J, fresh)
+
+    def _places(self, blocks: Blocks, tile: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The state entry and the parameter of every place of J on all devices; in the padding one past the end."""
+        parts, room = partition(blocks, self.share.params), self._kept(blocks)
+        states, params = (np.full((len(parts), room), n) for n in (blocks.states, blocks.n_params))
+        for number, part in enumerate(parts):
+            states[number, : part.kept], params[number, : part.kept] = binding.influence_places(part, tile)
+        return states.ravel(), params.ravel()
+
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
-        return jnp.zeros((self._room(blocks, blocks.credits), -(-batch_size // TILE) * TILE), dtype)
+        most = max(part.credits for part in partition(blocks, self.share.params))
+        return jnp.zeros((self._room(blocks, most), -(-batch_size // TILE) * TILE), dtype)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
         lanes = Lambda.shape[1]
         credit = jax.ShapeDtypeStruct((blocks.groups.entries.nnz, lanes), D.dtype)
         call = _call("credit_step", (_like(Lambda), credit), in_place=True)
-        Lambda, at_entries = call(Lambda, _filled(D, lanes), _filled(delta, lanes), plan=self._plan(blocks))
+        values = _filled(D, lanes), _filled(delta, lanes), self.share.part
+        Lambda, at_entries = call(Lambda, *values, plan=self._plan(blocks))
         return Lambda, at_entries[:, : D.shape[1]]
 
 
@@ -162,9 +211,10 @@ def _like(array: jax.Array) -> jax.ShapeDtypeStruct:
 def _call(target: str, results: Any, *, in_place: bool = False) -> Any:
     """A call of the compiled part; what is vmapped over stands in front of every operand."""
     binding.register()
-    return jax.ffi.ffi_call(
+    call = jax.ffi.ffi_call(
         f"snapgrad_{target}",
         results,
         vmap_method="broadcast_all",
         input_output_aliases={0: 0} if in_place else None,
     )
+    return lambda *operands, **attributes: varying(call(*operands, **attributes), operands)

@@ -20,6 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from snapgrad.kernels import binding
+from snapgrad.kernels.share import like, varying
 from snapgrad.sparsity.matrix import SparseMatrix, append_zero
 from snapgrad.sparsity.pattern import Pattern
 
@@ -39,7 +40,8 @@ class NativeMatrix(SparseMatrix):
 
     def __matmul__(self, x: jax.Array) -> jax.Array:
         x = self.checked_factor(x)
-        return product_p.bind(self.values, x[:, None], pattern=self.pattern, slot=self.slot, transposed=False)[:, 0]
+        values, x = varying((self.values, x), self.values, x)
+        return product_p.bind(values, x[:, None], pattern=self.pattern, slot=self.slot, transposed=False)[:, 0]
 
     def column(self, index: jax.Array) -> jax.Array:
         if self.slot is None:
@@ -74,14 +76,14 @@ def _product_shape(values: Any, x: Any, *, pattern: Pattern, slot: Slot, transpo
     if values.shape != (pattern.nnz,) or x.shape[0] != cols or x.ndim != 2 or values.dtype != x.dtype:
         raise TypeError(f"a product with {pattern} needs values [{pattern.nnz}] and x [{cols}, N] of one dtype, "
                         f"got {values} and {x}")  # fmt: skip
-    return jax.core.ShapedArray((rows, x.shape[1]), x.dtype)
+    return like(x, (rows, x.shape[1]))
 
 
 @sampled_product_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _sampled_product_shape(y: Any, x: Any, *, pattern: Pattern, slot: Slot) -> Any:
     if (y.shape[0], x.shape[0]) != pattern.shape or y.shape[1:] != x.shape[1:] or y.dtype != x.dtype:
         raise TypeError(f"a sampled product at {pattern} needs [rows, N] and [cols, N] of one dtype, got {y} and {x}")
-    return jax.core.ShapedArray((pattern.nnz,), x.dtype)
+    return like(x, (pattern.nnz,))
 
 
 ad.defbilinear(

@@ -2,7 +2,8 @@
 
 Blocks of like size share a bucket, padded to its largest block: J is one array [B, blocks, rows, columns] a bucket.
 Indices are made once, in NumPy, and become constants of the compiled program. Padding points one past the end, at a
-zero.
+zero. Where blocks are split over devices, all of them have the same buckets, with as many blocks as any of them needs,
+and a device takes its own indices from those of all.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels import rounding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Sums, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Sums, entry_order, place_sources
+from snapgrad.kernels.share import BATCH, PARAMS, Share
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
+from snapgrad.sparsity.partition import assignment
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
 
@@ -28,6 +32,7 @@ from snapgrad.sparsity.reach import Blocks
 DENSE_FROM_DENSITY = 0.005
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Bucket:
     """Blocks of like size, n of them, padded to R rows, E immediate rows and P columns."""
@@ -48,6 +53,7 @@ class Bucket:
         return np.arange(len(self.rows))[:, None]  # beside `immediate_rows`
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Layout:
     """How the blocks of one network lie in buckets."""
@@ -64,26 +70,66 @@ def layout(blocks: Blocks) -> Layout:
     A bucket gathers D[R, R] for every block, which for large, unequal R takes more memory than J itself: in plain JAX
     the order must stay low enough for the sparsity. Blocks that hold every state entry share one D.
     """
+    return _layouts(blocks, 1)[0]
+
+
+@lru_cache(maxsize=32)
+def stacked_layout(blocks: Blocks, parts: int) -> Layout:
+    """The layouts of all parts, along a first axis of every array."""
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *_layouts(blocks, parts))
+
+
+def _layouts(blocks: Blocks, parts: int) -> list[Layout]:
+    """The layout of each part, all of one shape."""
+    part_of = assignment(blocks, parts)
     blocks = _complete(blocks)
-    entries = blocks.groups.entries
     heights, widths = blocks.heights, blocks.widths
     used = np.flatnonzero((heights > 0) & (widths > 0))
     # Blocks that hold every row share one copy of D, so they get a bucket of their own.
     kind = np.stack([_log2(heights), _log2(widths), heights == blocks.states], axis=1)[used]
     _, bucket_of = np.unique(kind, axis=0, return_inverse=True)
     members = [used[bucket_of.ravel() == bucket] for bucket in range(bucket_of.max(initial=-1) + 1)]
-    buckets = tuple(_bucket(blocks, member) for member in members)
+    whole = [_bucket(blocks, member) for member in members]
+    layouts = []
+    for part in range(parts):
+        buckets = []
+        for bucket, member in zip(whole, members, strict=True):
+            most = np.bincount(part_of[member], minlength=parts).max()
+            buckets.append(_pick(blocks, bucket, np.flatnonzero(part_of[member] == part), most))
+        layouts.append(_placed(blocks, tuple(buckets)))
+    return layouts
 
-    n_columns = sum(bucket.immediate.shape[0] * bucket.immediate.shape[2] for bucket in buckets)
+
+def _pick(blocks: Blocks, bucket: Bucket, own: NDArray[Any], most: int) -> Bucket:
+    """Some blocks of a bucket, and empty ones behind them."""
+    entries, groups = blocks.groups.entries, blocks.groups
+    shared = len(bucket.dynamics) != len(bucket.rows)
+
+    def pick(indices: NDArray[Any], padding: int) -> NDArray[Any]:
+        empty = np.full((most - len(own), *indices.shape[1:]), padding, indices.dtype)
+        return np.concatenate([indices[own], empty])
+
+    return Bucket(
+        rows=pick(bucket.rows, blocks.states),
+        dynamics=bucket.dynamics if shared else pick(bucket.dynamics, blocks.dynamics.nnz),
+        immediate_rows=pick(bucket.immediate_rows, bucket.rows.shape[1]),
+        immediate=pick(bucket.immediate, groups.nnz),
+        credit=pick(bucket.credit, entries.nnz),
+        columns=pick(bucket.columns, blocks.n_params),
+    )
+
+
+def _placed(blocks: Blocks, buckets: tuple[Bucket, ...]) -> Layout:
+    n_columns = sum(bucket.columns.size for bucket in buckets)
     n_immediate = sum(bucket.credit.size for bucket in buckets)
     param_at = np.full(blocks.n_params + 1, n_columns)
-    credit_at = np.full(entries.nnz + 1, n_immediate)
+    credit_at = np.full(blocks.groups.entries.nnz + 1, n_immediate)
     columns_before = immediate_before = 0
-    for bucket, member in zip(buckets, members, strict=True):
-        columns = _lines(blocks.groups.params, member)
-        param_at[columns] = columns_before + np.arange(columns.size).reshape(columns.shape)
+    for bucket in buckets:
+        param_at[bucket.columns] = columns_before + np.arange(bucket.columns.size).reshape(bucket.columns.shape)
         credit_at[bucket.credit] = immediate_before + np.arange(bucket.credit.size).reshape(bucket.credit.shape)
-        columns_before, immediate_before = columns_before + columns.size, immediate_before + bucket.credit.size
+        columns_before += bucket.columns.size
+        immediate_before += bucket.credit.size
     return Layout(buckets, param_at[:-1], credit_at[:-1])
 
 
@@ -143,6 +189,15 @@ class ReferenceKernel(Kernel):
     name = "reference"
     dense_from_density = DENSE_FROM_DENSITY
 
+    def sharing(self, share: Share) -> ReferenceKernel:
+        return ReferenceKernel(share)
+
+    def _layout(self, blocks: Blocks) -> Layout:
+        if self.share.params == 1:
+            return layout(blocks)
+        part = self.share.part
+        return jax.tree.map(lambda all_parts: jnp.asarray(all_parts)[part], stacked_layout(blocks, self.share.params))
+
     def ready(self, params: Any) -> Any:
         return map_matrices(lambda m: densify(m) if m.pattern.density >= DENSE_FROM_DENSITY else m, params)
 
@@ -151,7 +206,7 @@ class ReferenceKernel(Kernel):
         return jnp.sum(append_zero(left.T)[:, left_of] * append_zero(right.T)[:, right_of], axis=-1).T
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
-        return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in layout(blocks).buckets)
+        return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in self._layout(blocks).buckets)
 
     def influence_step(
         self,
@@ -162,9 +217,9 @@ class ReferenceKernel(Kernel):
         delta: jax.Array,
         noise: jax.Array | None = None,
     ) -> tuple[Influence, jax.Array]:
-        immediate = self.sums(I.at, I.left, I.right).T
-        J_t = _add_immediate(blocks, _propagate(blocks, D.T, tuple(old.astype(D.dtype) for old in J)), immediate)
-        return J_t if noise is None else _round(blocks, J_t, noise), _contract(blocks, delta.T, J_t)
+        immediate, where = self.sums(I.at, I.left, I.right).T, self._layout(blocks)
+        J_t = _add_immediate(where, _propagate(where, D.T, tuple(old.astype(D.dtype) for old in J)), immediate)
+        return J_t if noise is None else _round(blocks, where, J_t, noise), _contract(where, delta.T, J_t)
 
     def forget(self, J: Influence, where: jax.Array) -> Influence:
         return tuple(jnp.where(where[:, None, None, None], jnp.zeros((), block.dtype), block) for block in J)
@@ -176,29 +231,46 @@ class ReferenceKernel(Kernel):
         parts = jnp.split(append_zero(flat)[:, at], np.cumsum([np.prod(shape) for shape in shapes])[:-1], axis=1)
         return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))
 
+    def influence_axes(self) -> Any:
+        return PartitionSpec(BATCH, PARAMS)  # for all buckets
+
+    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
+        flat = np.concatenate([np.asarray(part).reshape(batch_size, -1) for part in J], axis=1)
+        return flat[:, entry_order(*_places_of_parts(blocks, self.share.params), blocks.n_params)]
+
+    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
+        parts = self.share.params
+        flat = np.zeros((len(entries), len(_places_of_parts(blocks, parts)[0])), entries.dtype)
+        flat[:, entry_order(*_places_of_parts(blocks, parts), blocks.n_params)] = entries
+        shapes = [(parts * n, *block) for n, *block in (b.shape for b in _layouts(blocks, parts)[0].buckets)]
+        split = np.split(flat, np.cumsum([np.prod(shape) for shape in shapes])[:-1], axis=1)
+        return tuple(part.reshape(-1, *shape) for part, shape in zip(split, shapes, strict=True))
+
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
-        return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in layout(blocks).buckets)
+        return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in self._layout(blocks).buckets)
 
     def credit_step(self, blocks: Blocks, Lambda: Credit, D: jax.Array, delta: jax.Array) -> tuple[Credit, jax.Array]:
         by_row = np.argsort(blocks.dynamics.column_order)
-        delta, D, buckets = append_zero(delta.T), append_zero(D.T[:, by_row]), layout(blocks).buckets
+        delta, D, where = append_zero(delta.T), append_zero(D.T[:, by_row]), self._layout(blocks)
+        buckets = where.buckets
         Lambda = tuple(L + delta[:, bucket.rows] for bucket, L in zip(buckets, Lambda, strict=True))
         earlier = tuple(_product_back(D[:, bucket.dynamics], L) for bucket, L in zip(buckets, Lambda, strict=True))
-        return earlier, _at_entries(blocks, Lambda, delta).T
+        return earlier, _at_entries(where, Lambda, delta).T
 
 
 def _places(blocks: Blocks) -> tuple[NDArray[Any], NDArray[Any]]:
     """The state entry and the parameter of every place of J, bucket by bucket; in the padding one past the end."""
-    where = layout(blocks)
-    columns = np.full(sum(bucket.shape[0] * bucket.shape[2] for bucket in where.buckets) + 1, blocks.n_params)
-    columns[where.param_at] = np.arange(blocks.n_params)
-    states, params, before = [], [], 0
-    for bucket in where.buckets:
-        n, _, width = bucket.shape
-        own = columns[before : before + n * width].reshape(n, 1, width)
-        states.append(np.broadcast_to(bucket.rows[..., None], bucket.shape).ravel())
-        params.append(np.broadcast_to(own, bucket.shape).ravel())
-        before += n * width
+    return _places_of_parts(blocks, 1)
+
+
+def _places_of_parts(blocks: Blocks, parts: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same for the J of all parts: of every bucket one part behind the other."""
+    states, params = [], []
+    for bucket_of_parts in zip(*(where.buckets for where in _layouts(blocks, parts)), strict=True):
+        for bucket in bucket_of_parts:
+            real = (bucket.rows < blocks.states)[..., None] & (bucket.columns < blocks.n_params)[:, None]
+            states.append(np.where(real, bucket.rows[..., None], blocks.states).ravel())
+            params.append(np.where(real, bucket.columns[:, None], blocks.n_params).ravel())
     return np.concatenate(states), np.concatenate(params)
 
 
@@ -212,11 +284,10 @@ def _sum_table(sums: Sums) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.append(sums.left_of, sums.left)[term], np.append(sums.right_of, sums.right)[term]
 
 
-def _propagate(blocks: Blocks, dynamics: jax.Array, influence: Influence) -> Influence:
+def _propagate(where: Layout, dynamics: jax.Array, influence: Influence) -> Influence:
     """D J on the kept entries, block by block: D[R, R] J[R, P]."""
     dynamics = append_zero(dynamics)
-    buckets = layout(blocks).buckets
-    return tuple(_product(dynamics[:, bucket.dynamics], J) for bucket, J in zip(buckets, influence, strict=True))
+    return tuple(_product(dynamics[:, bucket.dynamics], J) for bucket, J in zip(where.buckets, influence, strict=True))
 
 
 def _product(D: jax.Array, J: jax.Array) -> jax.Array:
@@ -226,21 +297,21 @@ def _product(D: jax.Array, J: jax.Array) -> jax.Array:
     return D @ J
 
 
-def _add_immediate(blocks: Blocks, influence: Influence, immediate: jax.Array) -> Influence:
+def _add_immediate(where: Layout, influence: Influence, immediate: jax.Array) -> Influence:
     """J + I on the kept entries."""
     immediate = append_zero(immediate)
     return tuple(
         J.at[:, bucket.block, bucket.immediate_rows].add(immediate[:, bucket.immediate], mode="drop")
-        for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
+        for bucket, J in zip(where.buckets, influence, strict=True)
     )
 
 
-def _round(blocks: Blocks, influence: Influence, noise: jax.Array) -> Influence:
+def _round(blocks: Blocks, where: Layout, influence: Influence, noise: jax.Array) -> Influence:
     """J in bfloat16."""
     word, turn = noise[..., None, None, None]  # [B, 1, 1, 1]
     return tuple(
         rounding.to_bfloat16(J, rounding.draw(word, turn, _numbers(blocks, bucket)))
-        for bucket, J in zip(layout(blocks).buckets, influence, strict=True)
+        for bucket, J in zip(where.buckets, influence, strict=True)
     )
 
 
@@ -250,9 +321,9 @@ def _numbers(blocks: Blocks, bucket: Bucket) -> jax.Array:
     return rows[None, :, :, None] * np.uint32(blocks.n_params) + columns[None, :, None, :]
 
 
-def _contract(blocks: Blocks, delta: jax.Array, influence: Influence) -> jax.Array:
+def _contract(where: Layout, delta: jax.Array, influence: Influence) -> jax.Array:
     """The gradient delta . J [params], summed over the batch."""
-    delta, where = append_zero(delta), layout(blocks)
+    delta = append_zero(delta)
     columns = [
         jnp.einsum("bnr,bnrp->np", delta[:, bucket.rows], J).ravel()
         for bucket, J in zip(where.buckets, influence, strict=True)
@@ -266,9 +337,9 @@ def _product_back(D: jax.Array, L: jax.Array) -> jax.Array:
     return jnp.einsum("bnqr,bnq->bnr", D, L)
 
 
-def _at_entries(blocks: Blocks, credit: Credit, like: jax.Array) -> jax.Array:
+def _at_entries(where: Layout, credit: Credit, like: jax.Array) -> jax.Array:
     """Lambda at each group's immediate entries, [B, nnz(groups.entries)]."""
-    where, batch_size = layout(blocks), like.shape[0]
+    batch_size = like.shape[0]
     picked = [
         jnp.take_along_axis(L, jnp.asarray(bucket.immediate_rows)[None], axis=2, mode="fill", fill_value=0)
         for bucket, L in zip(where.buckets, credit, strict=True)

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from snapgrad import arguments
 from snapgrad.algorithms.interface import Algorithm, Loss, Params
+from snapgrad.algorithms.placement import fetch
 from snapgrad.algorithms.registry import ALGORITHMS, takes
+from snapgrad.algorithms.sharded import shard
 from snapgrad.cells.base import Cell
 from snapgrad.cells.registry import layered
 from snapgrad.cells.stack import Stack
@@ -60,8 +64,11 @@ class Experiment:
         return self.trainer.start(self.params, self.key)
 
 
-def build(options: Options) -> Experiment:
-    """Everything that the options name; refuses what does not fit together before anything is compiled."""
+def build(options: Options, mesh: Mesh | None = None) -> Experiment:
+    """Everything that the options name; refuses what does not fit together before anything is compiled.
+
+    With a mesh it is trained on all its devices (`sg.shard`).
+    """
     for name in ("units", "layers", "batch", "tokens", "log_every"):
         arguments.positive_integer(name, getattr(options, name))
     arguments.sparsity(options.sparsity)
@@ -76,6 +83,8 @@ def build(options: Options) -> Experiment:
         raise ValueError(f'`update_every` must be an integer {where}, got "sequence": streams never end')
     cell, readout, params = network(options)
     algorithm = _algorithm(options, cell, task.loss(readout), update_every)
+    if mesh is not None:
+        algorithm = shard(algorithm, mesh)
     trainer = Trainer(algorithm, task, optimiser(options, task), options.batch, update_every, rule(options))
     trainer.check_memory(params)
     key = _keys(options)[2]
@@ -85,6 +94,7 @@ def build(options: Options) -> Experiment:
     length = task.length if isinstance(task, Crops) else None
 
     def validate(params: Params) -> float:
+        params = jax.tree.map(jnp.asarray, fetch(params)) if mesh is not None else params
         return evaluate(cell, readout, params, text.valid, length=length, backend=options.backend)
 
     digest = hashlib.sha256(text.train.tobytes() + text.valid.tobytes()).hexdigest()

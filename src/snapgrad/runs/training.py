@@ -13,8 +13,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from jax.sharding import Mesh
+
 from snapgrad.plasticity import density
-from snapgrad.runs import disk
+from snapgrad.runs import disk, processes, toml
 from snapgrad.runs.build import Experiment, build
 from snapgrad.runs.checkpoint import Totals
 from snapgrad.runs.directory import RunDirectory, about
@@ -40,12 +42,15 @@ class Interrupted(Exception):
         self.number = number  # of the signal
 
 
-def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = None) -> Record:
+def run_training(
+    run: RunDirectory, show: Show, experiment: Experiment | None = None, mesh: Mesh | None = None
+) -> Record:
     """Trains from where the run stands to its end, and returns the outcome. A run that has ended is left as it is.
 
-    The experiment is what the run's options name; it is built from them if it is not given.
+    The experiment is what the run's options name; it is built from them, for a `mesh` if there is one, if it is not
+    given. Where a mesh spans several processes, each calls this, all but the first with a `Follower` of the run.
     """
-    with run.locked():
+    with run.locked(), processes.others_watched(run.resume_command):
         options, outcome = run.options(), run.outcome()
         if outcome is not None and outcome["status"] == "diverged":
             raise Diverged(_divergence(run, outcome["updates"]))
@@ -53,18 +58,21 @@ def run_training(run: RunDirectory, show: Show, experiment: Experiment | None = 
             run.checkpoint()  # refuses options that are not those of what was trained
             return outcome
         found = run.checkpoint()
-        experiment = experiment or build(options)
+        experiment = experiment or build(options, mesh)
+        trainer = experiment.trainer
         _check_same(run, about(options, experiment.data))
+        processes.check_same("options and data", f"{toml.plain(options)} {experiment.data}")
+        processes.check_same("the newest checkpoint", str(found and found.totals.tokens))
         carry, totals = experiment.start(), Totals(0, 0, 0.0)
         if found is not None:
-            carry, totals = found.carry(carry), found.totals
+            carry, totals = trainer.scatter(found.carry(trainer.gather(carry))), found.totals
             del found  # as large as the carry
         stopping = stop_requests(_stop_after_the_slice)
         with _resumable(run), _events(run, options, totals.tokens) as write_events, stopping as asked:
             run.forget_after(totals.tokens)
             run.reopen()
             if totals.tokens == 0:
-                run.save(carry, totals, options)  # so that there is a good one whatever happens
+                run.save(trainer.gather(carry), totals, options)  # so that there is a good one whatever happens
             return _train(run, options, experiment, carry, totals, (show, write_events), asked)
 
 
@@ -88,12 +96,13 @@ def _train(
     listeners: tuple[Show, ...],
     asked: list[int],
 ) -> Record:
-    task, saved_at, record = experiment.trainer.task, time.monotonic(), {}
+    trainer, saved_at, record = experiment.trainer, time.monotonic(), {}
+    task = trainer.task
     validate_every = getattr(options, "validate_every", options.tokens)
     while totals.tokens < options.tokens:
         slice_end = min((totals.tokens // options.log_every + 1) * options.log_every, options.tokens)
         before = totals
-        carry, progress = experiment.trainer.run(carry, slice_end - totals.tokens)
+        carry, progress = trainer.run(carry, slice_end - totals.tokens)
         totals = Totals(
             totals.tokens + progress.tokens, totals.updates + progress.updates, totals.seconds + progress.seconds
         )
@@ -117,11 +126,13 @@ def _train(
         run.append(record)
         for tell in listeners:
             tell(record)
-        if ended or asked or time.monotonic() - saved_at >= options.checkpoint_every:
-            run.save(carry, totals, options)
+        is_due = time.monotonic() - saved_at >= options.checkpoint_every
+        number, is_due = processes.agree(asked[0] if asked else 0, is_due)
+        if ended or number or is_due:
+            run.save(trainer.gather(carry), totals, options)
             saved_at = time.monotonic()
-        if asked and not ended:
-            raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", asked[0])
+        if number and not ended:
+            raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", number)
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
     outcome["tokens_per_second"] = totals.tokens / totals.seconds  # of the run, not of its last slice
     if (warning := _warning(run, options, outcome, task)) is not None:
