@@ -24,6 +24,7 @@ from snapgrad.commands.demo import Demo
 from snapgrad.commands.export import Export
 from snapgrad.commands.generate import Generate
 from snapgrad.commands.info import Info
+from snapgrad.commands.plan import Plan
 from snapgrad.commands.report import Report
 from snapgrad.commands.reproduce import Reproduce
 from snapgrad.commands.stream import Stream
@@ -45,6 +46,7 @@ Command = (
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[SweepFolder, tyro.conf.subcommand("sweep")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Info, tyro.conf.subcommand("info")]
 )
