@@ -124,16 +124,14 @@ def _reach(cell: Cell, k: int, q: float, order: int | None, touches_c: bool, suc
     e_c = 1 - (1 - q) ** (cell.gates - cell.output_gates) if cell.has_c else 0.0  # an edge that leads to c as well
     inner, trials, p = 0.0, 1.0, 1.0  # units of earlier generations; the last one: so many, each with probability p
     c_source, c_others = (1.0 if touches_c else 0.0), 0.0  # shares of the unit's own c, of those of the other units
-    c_last = c_source  # share of the last generation whose c is reached as well
     for step in range(1, STEPS if order is None else order):
         last = trials * p
         missed_c = 1 - successors * (e_c / e) / (k - 1) if step == 1 and k > 1 else (1 - p * e_c) ** trials
         c_source = 1 - (1 - c_source) * ((1 - e_c) if step == 1 else (1 - p * e_c) ** trials)
-        c_new, c_others = (1 - c_others) * (1 - missed_c), 1 - (1 - c_others) * missed_c
+        c_others = 1 - (1 - c_others) * missed_c
         hit = 1 - (1 - p * e) ** trials
         inner += last
         trials, p = (float(successors), 1.0) if step == 1 else (k - inner, hit)
-        c_last = min(1.0, c_new / hit) if hit > 0 else 0.0
         if trials * p < NEGLIGIBLE * inner:
             break
     last = trials * p
@@ -144,7 +142,7 @@ def _reach(cell: Cell, k: int, q: float, order: int | None, touches_c: bool, suc
     products = outgoing + e * between_last + own
     if cell.has_c:
         outgoing_c = successors * (e_c / e) + (inner - 1) * (k - 1) * e_c if inner else 0.0
-        products += outgoing_c + e_c * last * (c - c_last) + e_c * (inner + last * c_last) + 2 * c
+        products += outgoing_c + e_c * (inner + last * c) + 2 * c
     return Reach(h + c, products)
 
 

@@ -52,17 +52,15 @@ function meanReach(cell, k, q, order, touchesC) {
 function reachOf(cell, k, q, order, touchesC, successors) {
   const hasC = cell.outputGates > 0, e = 1 - (1 - q) ** cell.gates;
   const eC = hasC ? 1 - (1 - q) ** (cell.gates - cell.outputGates) : 0;
-  let inner = 0, trials = 1, p = 1, cSource = touchesC ? 1 : 0, cOthers = 0, cLast = cSource;
+  let inner = 0, trials = 1, p = 1, cSource = touchesC ? 1 : 0, cOthers = 0;
   for (let step = 1; step < (order === null ? STEPS : order); step++) {
     const last = trials * p;
     const missedC = step === 1 && k > 1 ? 1 - successors * (eC / e) / (k - 1) : (1 - p * eC) ** trials;
     cSource = 1 - (1 - cSource) * (step === 1 ? 1 - eC : (1 - p * eC) ** trials);
-    const cNew = (1 - cOthers) * (1 - missedC);
     cOthers = 1 - (1 - cOthers) * missedC;
     const hit = 1 - (1 - p * e) ** trials;
     inner += last;
     [trials, p] = step === 1 ? [successors, 1] : [k - inner, hit];
-    cLast = hit > 0 ? Math.min(1, cNew / hit) : 0;
     if (trials * p < NEGLIGIBLE * inner) break;
   }
   const last = trials * p, h = inner + last, c = hasC ? cSource + (k - 1) * cOthers : 0;
@@ -71,7 +69,7 @@ function reachOf(cell, k, q, order, touchesC, successors) {
   let products = outgoing + e * betweenLast + h * (cell.keptByItself ? 1 : e);
   if (hasC) {
     const outgoingC = inner > 0 ? successors * (eC / e) + (inner - 1) * (k - 1) * eC : 0;
-    products += outgoingC + eC * last * (c - cLast) + eC * (inner + last * cLast) + 2 * c;
+    products += outgoingC + eC * (inner + last * c) + 2 * c;
   }
   return { entries: h + c, products };
 }
