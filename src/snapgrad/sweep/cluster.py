@@ -133,7 +133,10 @@ class RayExecutor:
                 store = 128 << 20  # bytes: records and results are small
                 ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=store, **quiet)
             else:
-                ray.init(self.address, **quiet)
+                try:
+                    ray.init(self.address, **quiet)
+                except ConnectionError as error:  # such as a token that the cluster does not know
+                    raise _refusal(self.address, error) from None
         self._train = ray.remote(train).options(num_cpus=1, max_retries=0, num_returns="streaming")
 
     @property
@@ -175,9 +178,11 @@ def _check_listening(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise ValueError(
-            f"`ray` must be HOST:PORT of a cluster that this machine is part of, got {address!r} ({error})"
-        ) from None
+        raise _refusal(address, error) from None
+
+
+def _refusal(address: str, why: Exception) -> ValueError:
+    return ValueError(f"`ray` must be HOST:PORT of a cluster that this machine is part of, got {address!r} ({why})")
 
 
 def _cores() -> int:

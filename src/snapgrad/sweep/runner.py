@@ -105,7 +105,9 @@ def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
         if asked:
             view.say("stopping; each run is written down first")
         executor.stop()
-        for job in executor.ended():  # some may have come to their end meanwhile
+        for job in executor.ended():
+            if job.code() not in ENDED:
+                continue  # it was stopped
             _take(sweep, view, job, *active.pop(job.directory), failed, killed)
         if asked:
             raise Interrupted("stopped; to go on, start it again in the same way", asked[0])
