@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -187,6 +188,14 @@ def test_an_address_is_one_of_a_cluster(configs, given):
     assert done.code == 2
     words = "`ray` must be one address, HOST:PORT, or none for a new cluster here, got "
     assert done.err.strip() == f"error: {words}{' '.join(given)!r}"
+
+
+def test_without_ray_the_extra_is_named(configs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(configs.parent)
+    done = answer("sweep", configs, "--ray")
+    assert done.code == 2
+    assert done.err.strip().startswith("error: this command needs the extra `ray` of snapgrad (")
 
 
 @pytest.mark.parametrize("given", ["127.0.0.1:1", "127.0.0.1:99999", "nowhere"])

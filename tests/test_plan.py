@@ -310,6 +310,7 @@ def test_a_plan_as_json_is_what_was_counted():
         (("--units", 0), "`units` must be an integer >= 1, got 0"),
         (("--order", 0), "`order` must be an integer >= 1 or None (exact), got 0"),
         (("--sparsity", 1), "`sparsity` must be a number in [0, 1), got 1.0"),
+        (("--page", "nowhere/x.html"), "`page` must be a file in a folder that exists, got 'nowhere/x.html'"),
         (("--gbs", -1), "`gbs` must be a number > 0, got -1.0"),
         (
             ("--units", 10, "--batch", 2, "--devices", 21),

@@ -82,6 +82,8 @@ class Plan:
         for name in ("gflops", "gbs", "network", "memory"):
             if getattr(self, name) is not None:
                 arguments.positive_number(name, getattr(self, name))
+        if self.page is not None and not self.page.parent.is_dir():
+            raise ValueError(f"`page` must be a file in a folder that exists, got {str(self.page)!r}")
         shape = Network(self.cell, self.units, self.inputs, self.sparsity)
         found, drawn = counts(shape, order)
         most = int(found.blocks) * self.batch

@@ -146,10 +146,10 @@ class RayExecutor:
 
     @property
     def free(self) -> bool:
-        return len(self.running) < (_cores() if self.jobs is None else min(self.jobs, _cores()))
+        cores = max(1, _cores())  # one may wait for a node to come
+        return len(self.running) < (cores if self.jobs is None else min(self.jobs, cores))
 
     def start(self, directory: Path, options: Options) -> None:
-        directory = directory.resolve()  # wherever a worker is started
         self.running.append(ClusterJob(directory, self._train.remote(directory, options)))
 
     def ended(self) -> list[ClusterJob]:

@@ -68,7 +68,7 @@ class Sweep:
         return {**own, **shared}
 
     def directory(self, study: Study, run: Planned) -> Path:
-        """Of one run."""
+        """Of one run, wherever its process is started."""
         return (self.runs / study.name / run.name).resolve()
 
     def collect(self, study: Study, result: Result) -> None:
