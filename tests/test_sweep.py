@@ -18,6 +18,7 @@ from snapgrad.runs.options import CopyOptions
 from snapgrad.sweep import experiment, local, results, runner
 from snapgrad.sweep.experiment import SIZES, Claim, Experiment
 from snapgrad.sweep.results import Result
+from snapgrad.sweep.study import Planned, identity
 
 TRAINING = [name for name in experiment.names() if experiment.load(name).kind == "runs"]
 
@@ -26,7 +27,7 @@ TRAINING = [name for name in experiment.names() if experiment.load(name).kind ==
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_experiment_is_whole(name, size):
     one = experiment.load(name)
-    runs = [run for choice in one.choices(size) for series in choice.series for run in series.runs]
+    runs = one.study(size).planned
     assert runs
     assert one.settings(size)["scaled"]
     directories = {run.name: run.identity for run in runs}
@@ -89,11 +90,11 @@ def result(run, level, status="finished", bits=1.0) -> Result:
 
 def test_other_seeds_wait_for_the_choice():
     one, found = tiny(), {}
-    first = results.missing(one, "smoke", found)
+    first = results.missing(one.study("smoke"), found)
     assert [(run.method, run.options.learning_rate, run.options.seed) for run in first] == [
         (method, rate, 0) for method in ("BPTT", "SnAp-1") for rate in (1e-3, 1e-2, 1e-4)
     ]
-    assert results.expected(one, "smoke") == 2 * (3 + 2)
+    assert results.expected(one.study("smoke")) == 2 * (3 + 2)
     # 1e-2 is best for BPTT; of SnAp-1's two best the one with fewer bits; what diverged is never chosen.
     ends = {
         ("BPTT", 1e-3): 4,
@@ -107,25 +108,25 @@ def test_other_seeds_wait_for_the_choice():
         key = run.method, run.options.learning_rate
         status = "diverged" if key == ("SnAp-1", 1e-2) else "finished"
         found[run.identity] = result(run, ends[key], status, bits=1.0)
-    left = results.missing(one, "smoke", found)
+    left = results.missing(one.study("smoke"), found)
     assert [(run.method, run.options.learning_rate, run.options.seed) for run in left] == [
         ("BPTT", 1e-2, 1), ("BPTT", 1e-2, 2), ("SnAp-1", 1e-4, 0)
     ]  # fmt: skip
     found[first[-1].identity] = result(first[-1], 3, bits=0.5)
-    assert {(run.method, run.options.learning_rate) for run in results.missing(one, "smoke", found)} == {
+    assert {(run.method, run.options.learning_rate) for run in results.missing(one.study("smoke"), found)} == {
         ("BPTT", 1e-2), ("SnAp-1", 1e-4)
     }  # fmt: skip
-    for run in results.missing(one, "smoke", found):
+    for run in results.missing(one.study("smoke"), found):
         found[run.identity] = result(run, 5)
-    assert results.missing(one, "smoke", found) == []
-    assert len(found) == results.expected(one, "smoke")
+    assert results.missing(one.study("smoke"), found) == []
+    assert len(found) == results.expected(one.study("smoke"))
 
 
 def test_results_go_through_a_file_and_a_new_option_finds_its_old_results(tmp_path):
     one = tiny()
-    run = results.missing(one, "smoke", {})[0]
+    run = results.missing(one.study("smoke"), {})[0]
     made = result(run, 4)
-    path = results.path_of(tmp_path, one, "smoke")
+    path = results.path_of(tmp_path, "x-smoke")
     assert results.read(path) == {}
     results.write(path, [made])
     assert results.read(path) == {run.identity: made}
@@ -201,7 +202,7 @@ def test_runs_of_different_length_are_compared_where_both_have_been():
 class Recorded:
     """An executor that trains nothing: what is started ends at the next look, as the test says."""
 
-    def __init__(self, outcomes):
+    def __init__(self, outcomes):  # lists of exit codes, by algorithm; then all end well
         self.outcomes, self.running, self.started = outcomes, [], []
 
     @property
@@ -210,7 +211,9 @@ class Recorded:
 
     def start(self, directory, options):
         self.started.append(directory.name)
-        self.running.append(_Job(directory, self.outcomes.get(options.algorithm, 0)))
+        codes = self.outcomes.get(options.algorithm, [])
+        run = Planned("", "", "", options)
+        self.running.append(_Job(directory, codes.pop(0) if codes else 0, result(run, 3)))
 
     def ended(self):
         done, self.running = self.running, []
@@ -225,39 +228,50 @@ class _Job:
     directory: Path
     exit_code: int
 
+    run: Result
+
     def code(self):
         return self.exit_code
 
     def message(self):
         return "error: it broke"
 
+    def result(self):
+        return self.run
 
-def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path, monkeypatch):
-    one = tiny(learning_rate=[1e-3])
-    sweep = runner.Sweep([one], "smoke", tmp_path / "results", tmp_path / "runs")
-    monkeypatch.setattr(runner, "of_run", lambda run: result(planned[run.path.name], 3))
-    monkeypatch.setattr(runner.RunDirectory, "open", lambda path: type("Run", (), {"path": path}))
-    planned = {run.name: run for choice in one.choices("smoke") for series in choice.series for run in series.runs}
-    executor = Recorded({"bptt": 70})
-    failed = runner.carry_out(sweep, executor, Silent())
+
+def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path):
+    study = tiny(learning_rate=[1e-3]).study("smoke")
+    sweep = runner.Sweep([study], tmp_path / "results", tmp_path / "runs")
+    failed = runner.carry_out(sweep, Recorded({"bptt": [70]}), Silent())
     assert len(failed) == 1  # its other seeds wait for a choice that never comes
     assert "error: it broke" in failed[0]
-    assert len(results.read(results.path_of(tmp_path / "results", one, "smoke"))) == 3
+    assert len(results.read(results.path_of(tmp_path / "results", "x-smoke"))) == 3
     again = Recorded({})
     assert runner.carry_out(sweep, again, Silent()) == []
     assert [name for name in again.started if "snap" in name] == []  # what has a result is not trained again
 
 
+def test_a_run_whose_process_is_killed_is_started_again_but_not_for_ever(tmp_path):
+    study = tiny(learning_rate=[1e-3], seeds=1).study("smoke")
+    sweep = runner.Sweep([study], tmp_path / "results", tmp_path / "runs")
+    executor = Recorded({"bptt": [-9] * 3, "snap": [-9] * 4})
+    failed = runner.carry_out(sweep, executor, Silent())
+    assert [sum(name in started for started in executor.started) for name in ("bptt", "snap")] == [4, 4]
+    assert len(failed) == 1
+    assert "snap" in failed[0]
+
+
 def test_a_run_of_two_experiments_is_trained_once(tmp_path):
     one, two = tiny(learning_rate=[1e-3]), dataclasses.replace(tiny(learning_rate=[1e-3]), name="y")
-    sweep = runner.Sweep([one, two], "smoke", tmp_path, tmp_path / "runs")
+    sweep = runner.Sweep([one.study("smoke"), two.study("smoke")], tmp_path, tmp_path / "runs")
     assert len(sweep.missing()) == 2  # first seeds of two methods
-    run = results.missing(one, "smoke", {})[0]
-    results.write(results.path_of(tmp_path, one, "smoke"), [result(run, 4)])
+    run = results.missing(one.study("smoke"), {})[0]
+    results.write(results.path_of(tmp_path, "x-smoke"), [result(run, 4)])
     assert run.identity not in {planned.identity for _, planned in sweep.missing()}
-    assert run.identity in results.read(results.path_of(tmp_path, two, "smoke"))
+    assert run.identity in results.read(results.path_of(tmp_path, "y-smoke"))
     alone = Experiment("z", {**two.content, "smoke": {**two.content["smoke"], "jobs": 1}})
-    assert dataclasses.replace(sweep, experiments=[alone]).collected(alone) == {}
+    assert sweep.collected(alone.study("smoke")) == {}
 
 
 class Silent:
@@ -268,7 +282,7 @@ class Silent:
 
 def test_what_claims_hang_on_is_trained_first(tmp_path):
     def order(one):
-        return [run.method for _, run in runner.Sweep([one], "smoke", tmp_path, tmp_path / "runs").missing()]
+        return [run.method for _, run in runner.Sweep([one.study("smoke")], tmp_path, tmp_path / "runs").missing()]
 
     one = tiny(learning_rate=[1e-3], seeds=1)
     for said in (["BPTT"], ["SnAp-1"]):
@@ -276,7 +290,7 @@ def test_what_claims_hang_on_is_trained_first(tmp_path):
         others = {"BPTT", "SnAp-1"} - {*said}
         assert order(Experiment("x", {**one.content, "claims": [claim]})) == [*said, *others]
     both = [dataclasses.replace(one, content={**one.content, "claims": [claim]}), dataclasses.replace(one, name="y")]
-    sweep = runner.Sweep(both, "smoke", tmp_path, tmp_path / "runs")
+    sweep = runner.Sweep([one.study("smoke") for one in both], tmp_path, tmp_path / "runs")
     assert [run.method for _, run in sweep.missing()] == ["SnAp-1", "BPTT"]  # also if another asks for it too
     first = order(one)
     asked = {**claim, "better": first[1:], "than": first[1:], "question": True}
@@ -289,17 +303,21 @@ def test_cores_are_shared(monkeypatch):
     assert local.LocalExecutor(9)._slots == [(0,), (1,), (2,), (3,), (4,)]
 
 
-def reproduce(folder, *arguments, **options):
-    command = [sys.executable, "-m", "snapgrad.cli", "reproduce", *arguments, "--size", "smoke"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+def program(folder, *arguments, **environment):
+    """The command line in a process group of its own."""
+    command = [sys.executable, "-m", "snapgrad.cli", *arguments]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
     environment.pop("JAX_ENABLE_X64", None)
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)
+
+
+def reproduce(folder):
+    return program(folder, "reproduce", "all", "--size", "smoke")
 
 
 def test_every_smoke_passes_killed_or_not(tmp_path):
-    killed = reproduce(tmp_path, "all", start_new_session=True)
+    killed = reproduce(tmp_path)
     runs = tmp_path / "runs/reproduce"
     while not any(runs.rglob("checkpoints")):  # something is being trained
         assert killed.poll() is None, killed.communicate()
@@ -310,15 +328,15 @@ def test_every_smoke_passes_killed_or_not(tmp_path):
     while any(_alive(name) for name in runs.rglob("lock")):  # its workers end with it
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    whole = reproduce(tmp_path, "all")
+    whole = reproduce(tmp_path)
     _, err = whole.communicate(timeout=900)
     assert whole.returncode == 0, err
     page = (runs / "smoke/results.md").read_text()
     for one in map(experiment.load, experiment.names()):
         assert one.title in page
         if one.kind == "runs":
-            found = results.read(results.path_of(tmp_path / "results", one, "smoke"))
-            assert len(found) == results.expected(one, "smoke")
+            found = results.read(results.path_of(tmp_path / "results", f"{one.name}-smoke"))
+            assert len(found) == results.expected(one.study("smoke"))
             assert {r.status for r in found.values()} == {"finished"}
     before = {path: path.read_bytes() for path in (runs / "smoke").rglob("*") if path.is_file()}
     drawn = markdown.write(
@@ -355,5 +373,5 @@ def test_what_does_not_change_learning_does_not_make_another_run():
     plain = CopyOptions()
     same = dataclasses.replace(plain, log_every=3, checkpoint_every=1.0)
     other = dataclasses.replace(plain, units=3)
-    keys = [experiment.identity(dataclasses.asdict(options), options) for options in (plain, same, other)]
+    keys = [identity(dataclasses.asdict(options), options) for options in (plain, same, other)]
     assert keys[0] == keys[1] != keys[2]

@@ -24,9 +24,11 @@ from snapgrad.commands.demo import Demo
 from snapgrad.commands.export import Export
 from snapgrad.commands.generate import Generate
 from snapgrad.commands.info import Info
+from snapgrad.commands.plan import Plan
 from snapgrad.commands.report import Report
 from snapgrad.commands.reproduce import Reproduce
 from snapgrad.commands.stream import Stream
+from snapgrad.commands.sweep import SweepFolder
 from snapgrad.commands.train import Resume, Train
 from snapgrad.runs import disk, toml
 from snapgrad.runs.options import TASKS
@@ -43,7 +45,9 @@ Command = (
     | Annotated[Analyse, tyro.conf.subcommand("analyse")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[SweepFolder, tyro.conf.subcommand("sweep")]
     | Annotated[Costs, tyro.conf.subcommand("costs")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Info, tyro.conf.subcommand("info")]
 )
@@ -108,7 +112,8 @@ def answer(error: Exception) -> tuple[int, str]:
         case OSError():
             return 2, f"error: {disk.sentence(error)}"
         case ModuleNotFoundError():
-            return 2, f"error: this command needs the extra `train` of snapgrad ({error})"
+            extra = "ray" if error.name == "ray" else "train"
+            return 2, f"error: this command needs the extra `{extra}` of snapgrad ({error})"
         case ValueError() if _is_own(error):
             return 2, f"error: {error}"
     first = (str(error).splitlines() or [""])[0]

@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
-from snapgrad import arguments, machine
+from snapgrad.commands.sweep import RayAddress, check_arguments, refuse_failed, train
 from snapgrad.sweep import experiment as experiments
-from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment
-from snapgrad.sweep.local import LocalExecutor
-from snapgrad.sweep.runner import Sweep, carry_out
-from snapgrad.sweep.view import View
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,9 @@ class Reproduce:
     jobs: int | None = None
     """Runs at once; by default one a core, or one at a time where seconds are compared."""
 
+    ray: RayAddress = None
+    """Train on the Ray cluster at HOST:PORT that this machine is part of; without an address, on a new one here."""
+
     results: Path = Path("results")
     """Where results are kept, a line for every run."""
 
@@ -48,8 +46,7 @@ class Reproduce:
 
     def run(self) -> None:
         """Trains, then draws."""
-        if self.jobs is not None:
-            arguments.positive_integer("jobs", self.jobs)
+        check_arguments(self.jobs, self.ray)
         chosen = [experiments.load(name) for name in (experiments.names() if self.name == "all" else [self.name])]
         failed = [] if self.draw else self.train(chosen)
         from snapgrad.reproduction import markdown
@@ -58,8 +55,7 @@ class Reproduce:
         everything = [experiments.load(name) for name in experiments.names()]
         for path in markdown.write(everything, self.size, self.results, out):
             print(path)
-        if failed:
-            raise ValueError(f"{len(failed)} run(s) failed: {'; '.join(failed)}")
+        refuse_failed(failed)
 
     def train(self, chosen: list[Experiment]) -> list[str]:
         """All experiments at once, but those whose seconds are compared one after the other, with nothing beside."""
@@ -69,21 +65,10 @@ class Reproduce:
         for one in chosen:
             if one.kind in own:
                 measurements.carry_out(one, self.size, self.results, own[one.kind])
-        chosen = [one for one in chosen if one.kind == "runs"]
-        alone = [one for one in chosen if one.settings(self.size).get("jobs") == 1]
-        together = [one for one in chosen if one not in alone]
-        failed = []
-        for group in ([together] if together else []) + [[one] for one in alone]:
-            jobs = self.jobs or (1 if group[0] in alone else len(machine.cores()))
-            sweep = Sweep(group, self.size, self.results, self.runs)
-            total = sum(results.expected(one, self.size) for one in group)
-            waiting = len(sweep.missing())  # also takes over what another experiment has trained
-            if not waiting:
-                continue
-            Console(stderr=True, highlight=False).print(
-                f"{', '.join(one.name for one in group)}: {total} runs, {waiting} can start now, {jobs} at once"
-            )
-            done = sum(len(sweep.collected(one)) for one in group)
-            with View(total, done) as view:
-                failed += carry_out(sweep, LocalExecutor(jobs), view)
+        studies = [one.study(self.size) for one in chosen if one.kind == "runs"]
+        together = [study for study in studies if not study.alone]
+        failed = train(together, self.jobs, self.ray, self.results, self.runs) if together else []
+        for study in studies:
+            if study.alone:
+                failed += train([study], self.jobs or 1, self.ray, self.results, self.runs)
         return failed

@@ -62,7 +62,7 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
                     written.append(_save(influence.figure(looks, ends=True), figure_folder, readme.FIGURE))
                     sections.append(_influence_section(experiment, size, looks, heard))
                 continue
-            found = results.read(results.path_of(folder, experiment, size))
+            found = results.read(results.path_of(folder, experiment.study(size).name))
             measured = measure(experiment, size, found)
             planned = [(one.network, one.method) for choice in experiment.choices(size) for one in choice.series]
             findings = [judge(claim, measured, planned, experiment.metric) for claim in experiment.claims]

@@ -24,51 +24,10 @@ from typing import Any, Literal
 from snapgrad.arguments import did_you_mean
 from snapgrad.runs.options import TASKS, Options
 from snapgrad.runs.resolve import resolved
+from snapgrad.sweep.study import Choice, Planned, Series, Study, name_of
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
-
-# What a run may differ in and still be the same run: nothing of it changes what is learnt.
-INDIFFERENT = ("log_every", "checkpoint_every", "tensorboard", "validate_every", "data_dir", "backend")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One run of an experiment."""
-
-    network: str
-    method: str
-    axes: tuple[tuple[str, Any], ...]  # the options that are varied, with their values here
-    options: Options
-
-    @property
-    def name(self) -> str:
-        """A name for its directory, such as "gru-512--snap-2-online--learning-rate-0.001--seed-0"."""
-        parts = [self.network, self.method, *(f"{name} {_short(value)}" for name, value in self.axes)]
-        return "--".join(_slug(part) for part in [*parts, f"seed {self.options.seed}"])
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """What it has in common with a result of the same run."""
-        return identity(dataclasses.asdict(self.options), self.options)
-
-
-@dataclass(frozen=True)
-class Series:
-    """The runs of one network, method and value of each axis; they differ in their seed."""
-
-    network: str
-    method: str
-    axes: tuple[tuple[str, Any], ...]
-    runs: tuple[Planned, ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Series of which the best one is wanted: they differ in the selected option alone."""
-
-    option: str | None  # None: there is one series, and nothing to choose
-    series: tuple[Series, ...]
 
 
 @dataclass(frozen=True)
@@ -120,13 +79,17 @@ class Experiment:
 
         return tuple(made(values) for values in self.content.get("claims", []))
 
-    def is_claimed(self, run: Planned) -> bool:
-        """Whether a claim of the paper speaks of this run's method on its network."""
-        return any(
-            run.method in (*claim.better, *claim.than) and run.network in (claim.networks or (run.network,))
-            for claim in self.claims
-            if not claim.question
-        )
+    def study(self, size: Size) -> Study:
+        """Its runs at a size."""
+        claims = (claim for claim in self.claims if not claim.question)
+        claimed = {
+            (network, method)
+            for claim in claims
+            for network in claim.networks or self.content["networks"]
+            for method in (*claim.better, *claim.than)
+        }
+        alone = self.settings(size).get("jobs") == 1
+        return Study(f"{self.name}-{size}", self.choices(size), self.metric, frozenset(claimed), alone)
 
     def settings(self, size: Size) -> dict[str, Any]:
         """What a size says beside its runs: "seeds", "jobs", "scaled" and the options that all its runs share."""
@@ -154,7 +117,8 @@ class Experiment:
                 given = {
                     **fixed, **dict(own), **self._options("networks", network), **self._options("methods", method)
                 }  # fmt: skip
-                runs = (Planned(network, method, own, self._run({**given, "seed": seed})) for seed in range(seeds))
+                options = (self._run({**given, "seed": seed}) for seed in range(seeds))
+                runs = (Planned(name_of(network, method, own, one.seed), network, method, one) for one in options)
                 return Series(network, method, own, tuple(runs))
 
             yield Choice(select, tuple(series(value) for value in tried))
@@ -173,13 +137,6 @@ class Experiment:
         return resolved(task(**values))
 
 
-def identity(values: dict[str, Any], like: Options) -> tuple[Any, ...]:
-    """The options of a run as a key; those that a result does not name yet had their default then."""
-    default = type(like)()
-    names = [field.name for field in dataclasses.fields(like) if field.name not in INDIFFERENT]
-    return (like.task, *(values.get(name, getattr(default, name)) for name in names))
-
-
 def names() -> list[str]:
     """The experiments that come with the package."""
     found = (Path(str(entry)) for entry in files("snapgrad").joinpath("experiments").iterdir())
@@ -192,12 +149,3 @@ def load(name: str) -> Experiment:
         raise ValueError(f"`name` must be one of {', '.join(names())} or all, got {name!r}")
     text = files("snapgrad").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
     return Experiment(name, tomllib.loads(text))
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _slug(text: str) -> str:
-    kept = "".join(letter if letter.isalnum() or letter in ".-" else " " for letter in text.lower())
-    return "-".join(kept.split())

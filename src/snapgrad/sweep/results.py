@@ -1,4 +1,4 @@
-"""What came out of an experiment's runs: one line of JSON a run, small enough for git.
+"""What came out of a study's runs: one line of JSON a run, small enough for git.
 
     results/copy-small.jsonl     options, how it ended, a thinned curve, machine and versions of every run
 
@@ -19,11 +19,11 @@ import numpy as np
 from snapgrad.files import write_whole
 from snapgrad.runs.directory import Record, RunDirectory
 from snapgrad.runs.options import TASKS, Options
-from snapgrad.sweep.experiment import INDIFFERENT, Choice, Experiment, Series, Size, identity
+from snapgrad.sweep.study import INDIFFERENT, Choice, Planned, Series, Study, identity
 
 POINTS = 64  # of a curve, at most
 DIGITS = 5  # that are kept of a value
-CURVES = ("level", "valid_bits", "bits")
+CURVES = ("level", "valid_bits", "bits", "error")
 ENDINGS = ("tokens", "updates", "seconds", *CURVES)
 
 
@@ -53,9 +53,9 @@ class Result:
 Results = dict[tuple[Any, ...], Result]
 
 
-def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
-    """The file of an experiment's results."""
-    return folder / f"{experiment.name}-{size}.jsonl"
+def path_of(folder: Path, study: str) -> Path:
+    """The file of a study's results."""
+    return folder / f"{study}.jsonl"
 
 
 def read(path: Path) -> Results:
@@ -130,14 +130,14 @@ def _rounded(value: float) -> float:
 # ---- what to do next, and what was chosen: functions of the results alone
 
 
-def missing(experiment: Experiment, size: Size, results: Results) -> list[Any]:
+def missing(study: Study, results: Results) -> list[Planned]:
     """The planned runs that can be started now: where something is selected, other seeds wait for the choice."""
     runs = []
-    for choice in experiment.choices(size):
+    for choice in study.choices:
         first = [series.runs[0] for series in choice.series]
         runs += [run for run in first if run.identity not in results]
         if all(run.identity in results for run in first):
-            chosen = best(choice, results, experiment.metric)
+            chosen = best(choice, results, study.metric)
             runs += [run for run in chosen.runs[1:] if run.identity not in results]
     unique = {run.identity: run for run in runs}
     return list(unique.values())
@@ -157,10 +157,10 @@ def best(choice: Choice, results: Results, metric: str) -> Series:
     return max(choice.series, key=score)
 
 
-def expected(experiment: Experiment, size: Size) -> int:
-    """How many runs the size has in the end."""
+def expected(study: Study) -> int:
+    """How many runs it has in the end."""
     everything: set[Any] = set()
-    for choice in experiment.choices(size):
+    for choice in study.choices:
         first = [series.runs[0].identity for series in choice.series]
         everything |= {*first, *((*first, run.options.seed) for run in choice.series[0].runs[1:])}
     return len(everything)

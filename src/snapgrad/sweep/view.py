@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from snapgrad.runs.progress import brief
 from snapgrad.sweep import estimate
-from snapgrad.sweep.experiment import Experiment, Planned
+from snapgrad.sweep.executor import Job
 from snapgrad.sweep.results import Result
+from snapgrad.sweep.study import Planned, Study
 
 
 class View:
@@ -46,44 +45,33 @@ class View:
         """A line above the bars."""
         self._progress.console.print(sentence, markup=False, soft_wrap=True)
 
-    def show(self, waiting: Sequence[tuple[Experiment, Planned]], running: Sequence[tuple[Path, Any]]) -> None:
+    def show(self, waiting: Sequence[tuple[Study, Planned]], running: Sequence[tuple[Job, Study, Planned]]) -> None:
         """Where everything stands."""
         if self._progress.disable:
             return
-        for path in self._bars.keys() - {path for path, _ in running}:
+        for path in self._bars.keys() - {job.directory for job, _, _ in running}:
             self._progress.remove_task(self._bars.pop(path))
         trained = 0.0
-        for path, (experiment, run) in running:
-            if path not in self._bars:
-                title = f"{experiment.name}: {run.network}, {run.method}, seed {run.options.seed}"
-                self._bars[path] = self._progress.add_task(title, total=run.options.tokens, now="starting")
-            if (record := _last_record(path)) is not None:
+        for job, study, run in running:
+            if job.directory not in self._bars:
+                title = f"{study.name}: {run.title}"
+                self._bars[job.directory] = self._progress.add_task(title, total=run.options.tokens, now="starting")
+            if (record := job.record()) is not None:
                 tokens = min(record["tokens"], run.options.tokens)
-                self._progress.update(self._bars[path], completed=tokens, now=brief(record))
+                self._progress.update(self._bars[job.directory], completed=tokens, now=brief(record))
                 trained += tokens / run.options.tokens * estimate.seconds(run.options)
         ahead = sum(estimate.seconds(run.options) for _, run in waiting) - trained
         speed = (self._worked + trained) / (time.monotonic() - self._begun)  # estimated seconds a second
         left = f"about {_duration(ahead / speed)} left of what can start now" if speed > 0 else ""
         self._progress.update(self._all, completed=self._done, now=left)
 
-    def ended(self, experiment: Experiment, run: Planned, result: Result) -> None:
+    def ended(self, study: Study, run: Planned, result: Result) -> None:
         """One more."""
         self._done += 1
         self._worked += estimate.seconds(run.options)
         speed = result.final.get("tokens", 0) / max(result.final.get("seconds", 0), 1e-9)
         outcome = brief({"tokens_per_second": speed, **result.final}) if result.status == "finished" else result.status
-        self.say(f"{self._done}/{self._total}  {experiment.name}: {run.name}: {outcome}")
-
-
-def _last_record(path: Path) -> dict[str, Any] | None:
-    try:
-        with open(path / "metrics.jsonl", "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 4096))
-            lines = file.read().split(b"\n")[:-1]
-        return json.loads(lines[-1]) if lines else None
-    except (OSError, ValueError):
-        return None  # not there yet, or being written
+        self.say(f"{self._done}/{self._total}  {study.name}: {run.name}: {outcome}")
 
 
 def _duration(seconds: float) -> str:

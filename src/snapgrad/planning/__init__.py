@@ -1,0 +1,1 @@
+"""What a network would need on given devices, before there are any."""
