@@ -160,6 +160,23 @@ def test_a_sample_is_learnt_from_in_one_thread(fresh):
     assert "custom-call(" not in entry  # the native kernels are in the loop
 
 
+def test_learn_many_compiles_once_for_all_lengths_up_to_the_next_power_of_two(fresh):
+    learner, compiled = copy.deepcopy(fresh), []
+
+    def listen(event, duration_secs, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(duration_secs)
+
+    learner.learn_many(XS[:16], YS[:16])
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for steps in (3, 9, 13):
+            learner.learn_many(XS[:steps], YS[:steps])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not compiled
+
+
 def test_classes_are_told_apart():
     learner = sg.OnlineLearner(4, 4, cell="vanilla", units=8, symbols=True, loss="cross_entropy", learning_rate=0.05)
     symbols = np.arange(400) % 4
@@ -208,7 +225,7 @@ def test_weights_go_to_pytorch_and_back():
 # ---- to and from disk, copies
 
 
-@pytest.mark.parametrize("way", ["save", "pickle", "deepcopy"])
+@pytest.mark.parametrize("way", ["save", "pickle", "deepcopy", "copy"])
 def test_a_copy_goes_on_to_the_same_bits(way, fresh, tmp_path):
     learner = copy.deepcopy(fresh)
     learn_all(learner)
@@ -217,7 +234,7 @@ def test_a_copy_goes_on_to_the_same_bits(way, fresh, tmp_path):
         learner.save(tmp_path / "learner.safetensors")
         other = sg.OnlineLearner.load(tmp_path / "learner.safetensors")
     else:
-        other = pickle.loads(pickle.dumps(learner)) if way == "pickle" else copy.deepcopy(learner)
+        other = pickle.loads(pickle.dumps(learner)) if way == "pickle" else getattr(copy, way)(learner)
     assert same(learner, other)
     assert learn_all(learner) == learn_all(other)
     assert same(learner, other)
@@ -291,6 +308,33 @@ def test_bad_values_are_skipped(fresh):
     learn_all(learner)  # and it goes on
     assert learner.counts["samples"] == before + STEPS
     assert learner.counts["skipped"] == 2 * len(BAD)
+
+
+def test_a_lane_without_a_target_does_not_hold_up_the_others():
+    """Also where the loss has no finite derivative at what stands for the missing one."""
+    learner = sg.OnlineLearner(2, 1, units=4, lanes=2, loss=lambda prediction, y: jnp.abs(prediction - y) / y)
+    before = learner.params
+    learner.learn(np.ones((2, 2)), [1.0, np.nan])
+    assert learner.counts["rejected"] == 0
+    assert not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(learner.params)))
+
+
+def test_numbers_of_numpy_are_settings_like_others(tmp_path):
+    settings = {
+        "units": np.int64(2),
+        "learning_rate": np.float32(1e-3),
+        "limit": np.float32(1e3),
+        "hidden": (np.int64(3),),
+    }
+    learner = sg.OnlineLearner(np.int64(2), np.int64(1), **settings)
+    learner.save(tmp_path / "learner.safetensors")
+    assert same(learner, sg.OnlineLearner.load(tmp_path / "learner.safetensors"))
+
+
+def test_a_limit_of_the_influence_may_be_as_large_as_one_likes():
+    learner = sg.OnlineLearner(2, 1, units=2, influence_limit=1e200)
+    learner.learn_many(np.ones((32, 2)), np.ones(32))
+    assert learner.counts["grown"] == 0
 
 
 def test_bad_values_are_clipped():
@@ -436,6 +480,9 @@ def test_wrong_samples_get_one_sentence(fresh, pair):
         (lambda: symbols.learn(4, 0), "`x` must be symbols in [0, 4), or -1 for none, got 4"),
         (lambda: symbols.learn(0, -2), "`y` must be classes in [0, 4), or -1 for none, got -2"),
         (lambda: symbols.learn(0.5, 0), "`x` must be integers of shape ()"),
+        (lambda: symbols.learn(np.eye(4)[0], 0), "`x` must be integers of shape ()"),
+        (lambda: learner.learn(["1", "2", "3"], 1.0), "`x` must be numbers, got ['1', '2', '3']"),
+        (lambda: learner.learn(x + 1j, 1.0), "`x` must be numbers, got "),
         (lambda: symbols.generate(0, 0), "`length` must be an integer >= 1"),
         (lambda: symbols.generate(0, 3, temperature=-1), "`temperature` must be a finite number >= 0"),
         (lambda: learner.generate(x, 3, features=XS), "`features` must have shape (2, 2), got (24, 3)"),
@@ -461,6 +508,10 @@ def test_programs_are_kept_on_disk_and_the_process_is_left_as_it_was(tmp_path, m
     assert [getattr(jax.config, name) for name in names] == before
     monkeypatch.setenv(cache.FOLDER, "off")
     assert cache.folder() is None
+    monkeypatch.delenv(cache.FOLDER)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(cache.Path, "home", homeless)
+    assert cache.folder() is None
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other"))
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "users"))
     try:
@@ -469,6 +520,10 @@ def test_programs_are_kept_on_disk_and_the_process_is_left_as_it_was(tmp_path, m
     finally:
         jax.config.update("jax_compilation_cache_dir", None)
     assert not (tmp_path / "other").exists()
+
+
+def homeless():
+    raise RuntimeError("Could not determine home directory.")
 
 
 @pytest.mark.parametrize("name", sorted(ELEMENTWISE))

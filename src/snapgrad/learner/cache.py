@@ -21,14 +21,17 @@ WHILE_ON = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_c
 
 
 def folder() -> Path | None:
-    """Where programs are kept: $SNAPGRAD_CACHE, or the platform's place for caches; None if that is "off"."""
+    """Where programs are kept: $SNAPGRAD_CACHE, or the platform's place for caches; None for "off" or where none is."""
     given = os.environ.get(FOLDER)
     if given is not None:
         return None if given == "off" else Path(given)
     places = {"win32": "LOCALAPPDATA"}
     base = os.environ.get(places.get(sys.platform, "XDG_CACHE_HOME"))
-    home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return (Path(base) if base else home) / "snapgrad" / "compiled"
+    try:
+        home = Path(base) if base else Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
+    return home / "snapgrad" / "compiled"
 
 
 @contextmanager

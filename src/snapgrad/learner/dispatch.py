@@ -27,8 +27,9 @@ def in_this_thread() -> None:
 def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
     """A function (state, *arguments) -> (state, told) as a loop of one round.
 
-    XLA spreads the operations of a program over threads, and waking one costs more than any operation on one sample; the
-    body of a loop runs in the thread that is there. XLA must not see that there is only one round, or it removes the loop.
+    XLA spreads the operations of a program over threads, and waking one costs more than any operation on one sample;
+    the body of a loop runs in the thread that is there. XLA must not see that there is only one round, or it removes
+    the loop.
     """
 
     def one_round(state: Any, *arguments: Any) -> tuple[Any, Any]:

@@ -39,7 +39,9 @@ def prepare(
         return xs, jax.random.split(jax.random.key(seed), length)
     rest = settings.inputs - settings.outputs
     if rest < 0:
-        raise ValueError(f"`generate` must be called on a learner with at least {settings.outputs} inputs, got {rest}")
+        raise ValueError(
+            f"`generate` must be called on a learner with at least {settings.outputs} inputs, got {settings.inputs}"
+        )
     if features is not None:
         given = np.asarray(features, samples.dtype)
         wanted = (length - 1, *samples.lead, rest)

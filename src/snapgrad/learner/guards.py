@@ -95,8 +95,8 @@ class Guards:
             return State(whole.cell, memory, state.origin), jnp.sum(broken, dtype=jnp.int32), grown
 
         def may_be_large(memory: Any) -> jax.Array:
-            squares, most = _squares(memory), float(jnp.finfo(jnp.float32).max)
-            return ~(squares <= jnp.float32(min(self.influence_limit**2, most)))
+            most = float(jnp.finfo(jnp.float32).max) ** 0.5
+            return ~(_squares(memory) <= jnp.float32(min(self.influence_limit, most) ** 2))
 
         large = jax.lax.cond(due, may_be_large, lambda memory: jnp.array(False), state.memory)
         return jax.lax.cond(large | broken.any(), look, lambda state: (state, jnp.int32(0), jnp.array(False)), state)

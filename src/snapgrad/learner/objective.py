@@ -55,7 +55,9 @@ class Objective:
     def __call__(self, params: Any, h: jax.Array, target: tuple[Any, jax.Array]) -> jax.Array:
         """The loss of one example; nothing where nothing is asked."""
         y, asked = target
-        return jnp.where(asked, self._value(self.output(params, h), y), 0)
+        # The output too: where nothing is asked the loss may have an infinite derivative, and 0 times that is NaN.
+        out = jnp.where(asked, self.output(params, h), 0)
+        return jnp.where(asked, self._value(out, y), 0)
 
     def _value(self, out: jax.Array, y: Any) -> jax.Array:
         if callable(self.loss):

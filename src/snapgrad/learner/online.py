@@ -10,6 +10,7 @@ is shared by all copies of a learner.
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -154,7 +155,7 @@ class OnlineLearner:
         name, count = ("learn_many", room), np.int32(steps)
         program = self._programs.get(name) or self._compile(name, self._learning.learn_many, xs, ys, count)
         self._leaves, told = program(self._leaves, xs, ys, count)
-        predictions, losses, events = self._samples.split(np.array(told[:steps]))
+        predictions, losses, events = self._samples.split(np.array(told)[:steps])
         self._seen += self._settings.batch * steps
         self._count(events.sum(axis=0, dtype=np.float64))
         return predictions, losses
@@ -260,7 +261,7 @@ class OnlineLearner:
         with cache.on_disk():
             learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
             learner._go_on(found.carry(learner._learning, learner._settings))
-        learner._seen, learner._events = found.counts()
+        learner._remember(*found.counts())
         return learner
 
     def to_torch(self) -> dict[str, np.ndarray]:
@@ -271,6 +272,9 @@ class OnlineLearner:
         """Takes weights in PyTorch's names (`sg.from_torch`); the readout stays as it is if they have none."""
         found = from_torch(cast(Any, self._cell), weights)
         self.params = found if found.readout else found._replace(readout=self._carry().params.readout)
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # a call takes over the memory of the arrays, so that no two learners can share them
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = self.__class__.__new__(self.__class__)
@@ -284,7 +288,10 @@ class OnlineLearner:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._build(state["settings"])
         self._go_on(state["carry"])
-        self._seen, self._events = state["seen"], state["events"]
+        self._remember(state["seen"], state["events"])
+
+    def _remember(self, seen: int, events: Events) -> None:
+        self._seen, self._events, self._warned = seen, events, events.grown > 0
 
     def _carry(self) -> Carry:
         return self._unpack(self._leaves)

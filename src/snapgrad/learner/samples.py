@@ -17,7 +17,7 @@ from snapgrad import arguments
 from snapgrad.learner.guards import Events
 from snapgrad.learner.settings import Settings
 
-SAFE = 1e30  # fits every dtype
+SAFE = 6e4  # fits every dtype
 NONE = -1  # as a symbol: no input; as a class: nothing is asked
 
 
@@ -45,7 +45,8 @@ class Samples:
     def x(self, value: Any) -> np.ndarray:
         """One x as [B, inputs], or [B] symbols."""
         # What nearly always comes, at a third of the price: between two steps of the network nothing is in the caches.
-        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == (self.inputs,) and not self.lead:
+        is_vector = type(value) is np.ndarray and value.dtype is self.dtype and value.shape == (self.inputs,)
+        if is_vector and not self.lead and not self.symbols:
             return value.reshape(1, self.inputs)
         return self._x(value, ())
 
@@ -81,8 +82,11 @@ class Samples:
 
     def _floats(self, name: str, value: Any, time: tuple[int, ...], width: int) -> np.ndarray:
         try:
+            given = np.asarray(value)
+            if given.dtype.kind in "USc":  # NumPy would read strings as numbers, and drop imaginary parts
+                raise TypeError
             with np.errstate(over="ignore"):  # what does not fit becomes inf, which the guards know
-                array = np.asarray(value, self.dtype)
+                array = given.astype(self.dtype, copy=False)
         except (TypeError, ValueError):
             raise TypeError(f"`{name}` must be numbers, got {arguments.shown(value)}") from None
         shape = array.shape[1:] if time and array.ndim else array.shape

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from snapgrad import arguments, optimisers
@@ -61,6 +62,13 @@ class Settings:
         arguments.boolean("symbols", self.symbols)
         arguments.sparsity(self.sparsity)
         arguments.seed(self.seed)
+        for field in dataclasses.fields(self):  # NumPy's numbers to Python's, which JSON has
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
+        if isinstance(self.hidden, tuple):
+            widths = tuple(width.item() if isinstance(width, np.generic) else width for width in self.hidden)
+            object.__setattr__(self, "hidden", widths)
 
     @property
     def batch(self) -> int:
