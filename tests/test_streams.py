@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from programs import answer, command
 
-from snapgrad.files import read_arrays
+from snapgrad.files import PART, read_arrays
 from snapgrad.streams.features import Features
+from snapgrad.streams.journal import Journal
+from snapgrad.streams.models import Classification, Regression, Target
 from snapgrad.streams.moments import FAR, Moments
 from snapgrad.streams.rows import Row, parse, read_rows
+from snapgrad.streams.score import Score
 
 
 def test_moments_are_those_of_all_values():
@@ -145,7 +148,39 @@ def test_fields_and_rows():
     lines = '{"a": 1.0, "b": "x, y", "y": 2.0}\n{"a": null, "b": true}\n'
     for text, name in ((table, "-"), (table, "t.csv"), (lines, "-"), (lines, "t.jsonl")):
         assert list(read_rows(io.StringIO(text), name, "y")) == wanted
+        assert list(read_rows(io.StringIO("\ufeff" + text), name, "y")) == wanted  # as spreadsheets write it
     assert list(read_rows(io.StringIO(""), "-", "y")) == []
+    assert parse("1_000") == "1_000"
+
+
+def test_a_row_without_a_label_is_not_judged():
+    model, score = Classification(2, True, units=2, backend="reference"), Score()
+    for y in ("red", math.nan, "red", None):
+        answered = score.answer(Row({"a": 1.0}, y), model)
+    assert (score.rows, score.judged) == (4, 2)
+    assert answered["target"] is None
+
+
+@pytest.mark.parametrize("huge", [1e300, -1e300, math.inf])
+def test_a_target_that_float32_cannot_hold_is_not_counted_in(huge):
+    target = Target(standardise=True)
+    for number in (1.0, 2.0, huge, 3.0):
+        learnt = target.learn(number)
+        assert math.isinf(learnt) == (number == huge)
+    assert target.scale == (2.0, math.sqrt(2 / 3))
+    assert json.loads(json.dumps(Score().answer(Row({}, huge), Regression(2, True, units=2)), allow_nan=False))
+
+
+def test_a_second_process_changes_nothing_before_it_has_the_lock(tmp_path):
+    first = Journal(tmp_path / "out.jsonl", {}, resume=False)
+    part = first.folder / f".1.safetensors{PART}"
+    part.touch()
+    first._answers.write("half a li")
+    first._answers.flush()
+    Journal(tmp_path / "out.jsonl", {}, resume=True).close()
+    assert part.exists()
+    assert (tmp_path / "out.jsonl").read_text() == "half a li"
+    first.close()
 
 
 def write_table(path, rows=60):

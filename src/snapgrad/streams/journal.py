@@ -33,15 +33,12 @@ class Journal:
         self.out, self.folder = out, out.with_name(f"{out.name}.state")
         if resume:
             self._check_same(options)
-            for path in self.folder.glob(f".*{PART}"):
-                path.unlink()  # a process that was killed has left it
-            self.rows = self._drop_torn(out)
         else:
             self._check_new(out)
             self.folder.mkdir(exist_ok=True)
             disk.write(self.folder / "options.json", json.dumps(options, indent=1) + "\n")
             out.touch()
-            self.rows = 0  # that are acknowledged
+        self.rows = 0  # that are acknowledged
         self._answers: IO[str] = open(out, "a", encoding="utf-8")  # noqa: SIM115  closed by `close`
         self._log: IO[str] | None = None
 
@@ -73,7 +70,13 @@ class Journal:
         return content.count(b"\n")
 
     def restore(self) -> tuple[OnlineLearner, Any, list[Row]] | None:
-        """The learner and all else of the last checkpoint, and the rows to learn once more; None before the first."""
+        """The learner and all else of the last checkpoint, and the rows to learn once more; None before the first.
+
+        First it removes what a killed process has left half written, so no other process may be at the stream.
+        """
+        for path in self.folder.glob(f".*{PART}"):
+            path.unlink()
+        self.rows = self._drop_torn(self.out)
         for number in self._checkpoints():
             if number > self.rows:
                 raise ValueError(f"{self.out} must have the {number} lines of the last checkpoint, got {self.rows}")

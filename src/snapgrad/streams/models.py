@@ -20,7 +20,7 @@ import numpy as np
 from snapgrad import arguments
 from snapgrad.learner.online import OnlineLearner
 from snapgrad.learner.widening import widen
-from snapgrad.streams.features import Features, Sample
+from snapgrad.streams.features import LARGEST, Features, Sample
 from snapgrad.streams.moments import Moments
 
 FEWEST_CLASSES = 4  # that a classifier has room for at first
@@ -162,7 +162,9 @@ class Target:
 
     def learn(self, number: float) -> float:
         """The number as the network learns it; taken in first, so that the very first one is at zero."""
-        if not self.standardise or not math.isfinite(number):
+        if abs(number) > LARGEST:  # its square would spoil the deviation; the learner's guards deal with it
+            return math.copysign(math.inf, number)
+        if not self.standardise or math.isnan(number):
             return number
         self.moments.take(number)
         return self.moments.standardised(number)

@@ -23,6 +23,7 @@ def read_rows(file: IO[str], name: str, target: str) -> Iterator[Row]:
     first = next(lines, None)
     if first is None:
         return
+    first = first.removeprefix("\ufeff")  # a byte order mark, as spreadsheets write it
     if name.endswith(JSON_ENDINGS) or (not name.endswith(".csv") and first.lstrip().startswith("{")):
         yield from _json_rows(first, lines, name, target)
     else:
@@ -65,6 +66,6 @@ def parse(text: str) -> float | bool | str | None:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return float(text)
+        return text if "_" in text else float(text)  # Python reads 1_000 as a number; here it is a name
     except ValueError:
         return text

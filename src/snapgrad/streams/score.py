@@ -27,7 +27,7 @@ class Score:
             else:
                 shares = model.learn(row.x, row.y)
                 prediction = max(shares, key=lambda label: shares[label]) if shares else None
-                wrong = math.nan if row.y is None else float(prediction != row.y)
+                wrong = math.nan if row.y is None or row.y != row.y else float(prediction != row.y)
         except TypeError as error:
             raise ValueError(f"row {self.rows}: {error}") from None
         if math.isfinite(wrong):
@@ -35,7 +35,7 @@ class Score:
         return {
             "row": self.rows,
             "prediction": prediction,
-            "target": None if row.y != row.y else row.y,
+            "target": None if isinstance(row.y, float) and not math.isfinite(row.y) else row.y,  # JSON has none
             "error": self.error,
         }
 
