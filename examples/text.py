@@ -34,9 +34,10 @@ BACK = 4.0  # how many bytes the prediction of the shorter context counts as
 def by_network(text: np.ndarray, **settings: Any) -> tuple[np.ndarray, int]:
     """Bits of every byte but the first, and the bytes that are kept."""
     learner = sg.OnlineLearner(BYTES, BYTES, symbols=True, loss="cross_entropy", units=128, **settings)
+    xs, ys = text[:-1], text[1:]
     losses = [
-        learner.learn_many(text[start : start + CHUNK], text[start + 1 : start + CHUNK + 1])[1]
-        for start in range(0, len(text) - 1 - CHUNK, CHUNK)
+        learner.learn_many(xs[start : start + CHUNK], ys[start : start + CHUNK])[1]
+        for start in range(0, len(xs), CHUNK)
     ]
     return np.concatenate(losses) / math.log(2), sum(leaf.nbytes for leaf in learner._leaves)
 
