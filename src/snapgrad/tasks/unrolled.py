@@ -1,8 +1,8 @@
 """Random numbers of `jax.random`, to the same bits, without a loop inside.
 
 On CPU, JAX computes Threefry in a loop of five rounds. For a few numbers the loop takes many times as long as the
-arithmetic: in the copy task, with seven draws a step, a third of a training step of the demo's network. A key that went through
-`unrolled` makes the same keys and the same numbers in straight-line code, as does every key made from it.
+arithmetic: in the copy task, with seven draws a step, a third of a training step of the demo's network. A key that went
+through `unrolled` makes the same keys and the same numbers in straight-line code, as does every key made from it.
 """
 
 from __future__ import annotations
