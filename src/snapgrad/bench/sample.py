@@ -1,7 +1,7 @@
 """One sample of a stream from Python: `learn` of a learner, beside the same steps inside one compiled loop.
 
-In a process of its own (`python -m snapgrad.bench.sample ROUNDS`): where JAX runs its programs, in the thread that calls
-them or in another, is settled when it is first used (learner/dispatch.py).
+In a process of its own (`python -m snapgrad.bench.sample ROUNDS`): where JAX runs its programs, in the thread that
+calls them or in another, is settled when it is first used (learner/dispatch.py).
 """
 
 from __future__ import annotations
