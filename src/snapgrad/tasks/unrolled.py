@@ -1,8 +1,8 @@
 """Random numbers of `jax.random`, to the same bits, without a loop inside.
 
 On CPU, JAX computes Threefry in a loop of five rounds. For a few numbers the loop takes many times as long as the
-arithmetic: in the copy task, with seven draws a step, a third of a training step of the demo's network. A key that went
-through `unrolled` makes the same keys and the same numbers in straight-line code, as does every key made from it.
+arithmetic: the copy task has seven draws a step, which added a third to a training step of the demo's network. A key
+that went through `unrolled` makes the same keys and the same numbers in straight-line code, and so do its children.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PARITY = np.uint32(0x1BD11BDA)
 def unrolled(key: jax.Array) -> jax.Array:
     """The key in the form that is computed without loops; unchanged if it is not one of JAX's default ones."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not is_typed or jax.random.key_impl(key) != "threefry2x32" or not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+    is_default = is_typed and jax.random.key_impl(key) == "threefry2x32"
+    if not is_default or not jax.config.jax_threefry_partitionable:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
