@@ -1,6 +1,6 @@
 """How SnAp-2 scales over devices: in time on two cores, and for more devices in bytes held, bytes sent and balance.
 
-    python benchmarks/scaling.py time     # one and two processes of one device and one core each, over jax.distributed
+    python benchmarks/scaling.py time     # one and two processes, a device and a thread each, over jax.distributed
     python benchmarks/scaling.py count    # 2 to 64 devices, from the compiled program; nothing is run
 
 A step is a window of T = 1 and an update by Adam, as in online training. In `count`, J is what the state holds on a
@@ -21,6 +21,9 @@ from typing import Any
 
 INPUTS, OUTPUTS, ROUNDS, STEPS, MOST_DEVICES = 32, 8, 7, 30, 64
 NETWORKS = {"GRU 128, 75 %": (128, 0.75), "GRU 512, 98.4 %": (512, 1 - 0.25 / 16)}
+# XLA computes in a pool of one thread. Binding a process to one core would do that too, but Gloo's thread could not
+# answer then while that one spins.
+SINGLE_THREADED = os.environ | {"PJRT_NPROC": "1", "NPROC": "1"}
 # Name, processes, mesh, batch.
 TIMED = [
     ("one device", 1, "batch=1", 16),
@@ -51,8 +54,7 @@ def compare_times() -> None:
                 place = f"localhost:{free.getsockname()[1]}"
             given = [sys.executable, __file__, "child", mesh, str(batch), place]
             children = [
-                # A process that may use one core has a pool of one thread.
-                subprocess.Popen(["taskset", "-c", str(n), *given, str(n), str(processes)], stdout=subprocess.PIPE)
+                subprocess.Popen([*given, str(n), str(processes)], stdout=subprocess.PIPE, env=SINGLE_THREADED)
                 for n in range(processes)
             ]
             said = [child.communicate()[0].decode().split()[-1] for child in children]
@@ -72,10 +74,10 @@ def seconds_a_step(mesh: str, batch: int, coordinator: str, number: int, process
     from snapgrad.algorithms.placement import EVERYWHERE, wait_for_all
     from snapgrad.runs.processes import Devices
 
-    several = {"coordinator": coordinator, "process_id": number, "processes": processes} if processes > 1 else {}
-    algorithm, params = network(*NETWORKS["GRU 128, 75 %"])
-    devices = Devices(mesh=mesh, **several).connect() if several else None
-    algorithm, params = algorithm(), params()
+    where = Devices(mesh=mesh, coordinator=coordinator, process_id=number, processes=processes)
+    devices = where.connect() if processes > 1 else None
+    make, make_params = network(*NETWORKS["GRU 128, 75 %"])
+    params, algorithm = make_params(), make()
     if devices is not None:
         algorithm = sg.shard(algorithm, devices)
     adam = optax.adam(1e-3)

@@ -33,7 +33,7 @@ class Devices:
     """Where a run is carried out. What it is does not depend on it: a run resumes on any other mesh."""
 
     mesh: str | None = None
-    """Devices to split the work over, such as "batch=2,params=4": sequences side by side, and blocks of the influence."""
+    """Devices to split the work over, such as "batch=2,params=4": sequences side by side, and blocks of J."""
 
     coordinator: str | None = None
     """HOST:PORT at which process 0 listens, the same in every process; none for a run in one process."""
@@ -60,13 +60,19 @@ class Devices:
         _ask_for_devices(int(np.prod(list(shape.values()))) // count)
         if not missing:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(
-                self.coordinator,
-                self.processes,
-                self.process_id,
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-            )
+            try:
+                jax.distributed.initialize(
+                    self.coordinator,
+                    self.processes,
+                    self.process_id,
+                    heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                    shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+                )
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(
+                    f"`coordinator` must be where process 0 listens, got {self.coordinator!r} ({reason})"
+                ) from None
         return mesh_of(shape)
 
     def _check_processes(self, devices: int) -> None:
