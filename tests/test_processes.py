@@ -17,7 +17,7 @@ from programs import answer, assert_same_run, command
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.processes import Devices, parse_mesh
 
-OPTIONS = "--units 6 --batch 2 --tokens 1200 --log-every 40 --checkpoint-every 0".split()
+OPTIONS = ["--units", "6", "--batch", "2", "--tokens", "1200", "--log-every", "40", "--checkpoint-every", "0"]
 WAIT = 60  # seconds in which the others must have noticed
 
 
@@ -82,7 +82,20 @@ def test_one_of_two_processes_is_killed_and_the_run_resumed(tmp_path, killed):
 
 
 def test_a_run_goes_on_with_another_mesh(tmp_path):
-    options = "--units 6 --batch 8 --tokens 400 --log-every 40 --readout mlp --seed 3".split()
+    options = [
+        "--units",
+        "6",
+        "--batch",
+        "8",
+        "--tokens",
+        "400",
+        "--log-every",
+        "40",
+        "--readout",
+        "mlp",
+        "--seed",
+        "3",
+    ]
     path = tmp_path / "moved"
     assert answer("train", "copy", *options, "--out", tmp_path / "plain").code == 0
     assert answer("train", "copy", *options, "--out", path, "--mesh", "batch=2,params=4").code == 0

@@ -45,7 +45,7 @@ class Devices:
     """How many processes there are; every one is started with the same options."""
 
     def connect(self) -> Mesh | None:
-        """The mesh, with all processes connected; refuses what does not fit before anything waits for another process."""
+        """The mesh, with all processes connected; what does not fit is refused before anything waits for another."""
         together = {name: getattr(self, name) for name in ("coordinator", "process_id", "processes")}
         missing = [name for name, value in together.items() if value is None]
         if missing and len(missing) < len(together):
