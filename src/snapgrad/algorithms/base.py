@@ -160,7 +160,7 @@ def build(
         outcome = backward(deltas)
         outside = count_outside(targets, loss.readout.classes) if isinstance(loss, ReadoutLoss) else jnp.int32(0)
         # Losses, which every trainer looks at, travel with the gradients: one message is faster than two.
-        sums = readout_grads, placement.among_all_lanes(losses), outside.astype(losses.dtype)
+        sums = readout_grads, placement.among_all_lanes(losses), outside.astype(jnp.float32)
         sums, cell_grads = placement.sum(sums, outcome.grads, rule.owners(kernel, params.cell))
         readout_grads, losses, outside = sums
         value, outside = jnp.sum(jnp.mean(losses, axis=1)), outside.astype(jnp.int32)

@@ -33,7 +33,7 @@ class Devices:
     """Where a run is carried out. What it is does not depend on it: a run resumes on any other mesh."""
 
     mesh: str | None = None
-    """Devices to split the work over, such as "batch=2,params=4": sequences, and blocks of the influence."""
+    """Devices to split the work over, such as "batch=2,params=4": sequences side by side, and blocks of J."""
 
     coordinator: str | None = None
     """HOST:PORT at which process 0 listens, the same in every process; none for a run in one process."""
@@ -45,7 +45,7 @@ class Devices:
     """How many processes there are; every one is started with the same options."""
 
     def connect(self) -> Mesh | None:
-        """The mesh, with all processes connected; refuses what does not fit before it waits for another process."""
+        """The mesh, with all processes connected; what does not fit is refused before anything waits for another."""
         together = {name: getattr(self, name) for name in ("coordinator", "process_id", "processes")}
         missing = [name for name, value in together.items() if value is None]
         if missing and len(missing) < len(together):
@@ -60,13 +60,19 @@ class Devices:
         _ask_for_devices(int(np.prod(list(shape.values()))) // count)
         if not missing:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(
-                self.coordinator,
-                self.processes,
-                self.process_id,
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-            )
+            try:
+                jax.distributed.initialize(
+                    self.coordinator,
+                    self.processes,
+                    self.process_id,
+                    heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                    shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+                )
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(
+                    f"`coordinator` must be where process 0 listens, got {self.coordinator!r} ({reason})"
+                ) from None
         return mesh_of(shape)
 
     def _check_processes(self, devices: int) -> None:
