@@ -23,7 +23,8 @@ def unrolled(key: jax.Array) -> jax.Array:
     """The key in the form that is computed without loops; unchanged if it is not one of JAX's default ones."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     is_default = is_typed and jax.random.key_impl(key) == "threefry2x32"
-    if not is_default or not jax.config.jax_threefry_partitionable:
+    is_partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # known at run time only
+    if not is_default or not is_partitionable:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
