@@ -314,7 +314,7 @@ def test_a_lane_without_a_target_does_not_hold_up_the_others():
     """Also where the loss has no finite derivative at what stands for the missing one."""
     learner = sg.OnlineLearner(2, 1, units=4, lanes=2, loss=lambda prediction, y: jnp.abs(prediction - y) / y)
     before = learner.params
-    learner.learn(np.ones((2, 2)), [1.0, np.nan])
+    learner.learn(np.ones((2, 2)), np.array([1.0, np.nan]))
     assert learner.counts["rejected"] == 0
     assert not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(learner.params)))
 

@@ -86,7 +86,7 @@ class Guards:
             whole = algorithm.reset(state, broken)
             memory, fresh = settled(whole.memory), settled(algorithm.reset(state, jnp.ones_like(broken)).memory)
             largest = _largest(memory)
-            limit = jnp.asarray(self.influence_limit, largest.dtype)
+            limit = jnp.asarray(min(self.influence_limit, float(jnp.finfo(largest.dtype).max)), largest.dtype)
             grown = ~(largest <= limit)
             if self.influence_growth == "decay":
                 memory = _scaled(memory, jnp.where(grown, limit / largest, 1))
