@@ -1,7 +1,7 @@
 """Random numbers of `jax.random`, to the same bits, without a loop inside.
 
 On CPU, JAX computes Threefry in a loop of five rounds. For a few numbers the loop takes many times as long as the
-arithmetic: the copy task has seven draws a step, which added a third to a training step of the demo's network. A key
+arithmetic: the copy task has seven draws a step, in a trace most of what training added to the demo's network. A key
 that went through `unrolled` makes the same keys and the same numbers in straight-line code, and so do its children.
 """
 
