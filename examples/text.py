@@ -59,7 +59,7 @@ def by_counting(text: np.ndarray, order: int) -> tuple[np.ndarray, int]:
 
 def main() -> None:
     given = arguments("Next-byte prediction on an endless text.")
-    length = 2 * CHUNK if given.small else 100_000
+    length = 500 if given.small else 100_000
     text = np.frombuffer(standard_library(), np.uint8)[: length + 2]
     methods = {name: partial(by_network, text, **settings) for name, settings in NETWORKS.items()}
     methods |= {f"counts after {order} bytes": partial(by_counting, text, order) for order in (1, 2, 4)}

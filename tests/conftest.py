@@ -2,13 +2,27 @@
 
 import os
 import re
+import shutil
+import tempfile
 
-# Nearly all of the time goes into compiling: let XLA optimise less. The eight devices, all of this processor, are for
-# tests/test_sharded.py. Both are read when JAX starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8")
+# Nearly all of the time goes into compiling: let XLA optimise less, and make its code without the emitters that set up
+# a world of their own for every fusion (with them, the tests take nearly twice as long). The eight devices, all of this
+# processor, are for tests/test_sharded.py. All of it is read when JAX starts.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8",
+)
 
 # Programs of the learner are kept on disk, but not those of tests.
 os.environ.setdefault("SNAPGRAD_CACHE", "off")
+
+# What one process of these tests has compiled, the others find: workers, and the programs that tests start.
+COMPILED = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    COMPILED = tempfile.mkdtemp(prefix="snapgrad-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 
@@ -32,6 +46,11 @@ class OneNetworkInOneProcess(LoadScopeScheduling):
 def pytest_collection_modifyitems(items):
     """What takes minutes comes first: at the end, the other processes would wait for it."""
     items.sort(key=lambda item: item.name != "test_every_smoke_passes_killed_or_not")
+
+
+def pytest_unconfigure():
+    if COMPILED is not None:  # only in the process that made it
+        shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 def pytest_xdist_make_scheduler(config, log):

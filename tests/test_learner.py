@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.flatten_util import ravel_pytree
 
 import snapgrad as sg
@@ -499,6 +500,17 @@ def test_wrong_samples_get_one_sentence(fresh, pair):
 # ---- around it
 
 
+@pytest.fixture
+def no_cache_of_its_own():
+    """A process whose user has not set up JAX's cache, as that of these tests has."""
+    place = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", place)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("no_cache_of_its_own")
 def test_programs_are_kept_on_disk_and_the_process_is_left_as_it_was(tmp_path, monkeypatch):
     names = ["jax_compilation_cache_dir", *cache.WHILE_ON]
     before = [getattr(jax.config, name) for name in names]
@@ -514,11 +526,8 @@ def test_programs_are_kept_on_disk_and_the_process_is_left_as_it_was(tmp_path, m
     assert cache.folder() is None
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "other"))
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "users"))
-    try:
-        with cache.on_disk():
-            assert jax.config.jax_compilation_cache_dir == str(tmp_path / "users")
-    finally:
-        jax.config.update("jax_compilation_cache_dir", None)
+    with cache.on_disk():
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "users")
     assert not (tmp_path / "other").exists()
 
 

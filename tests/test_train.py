@@ -47,11 +47,13 @@ def by_hand(made, params, tokens, steps_of):
     task, algorithm, optimiser = made.task, made.algorithm, made.optimiser
     state, opt_state = algorithm.init(params, BATCH, key=for_algorithm), optimiser.init(params)
     task_state, seen, cost = task.start(for_task, BATCH), 0, 0.0
+    # Compiled only because one operation after another takes longer.
+    window, reset, update = jax.jit(task.window, static_argnums=2), jax.jit(algorithm.reset), jax.jit(optimiser.update)
     while seen < tokens:
-        task_state, (xs, targets, is_start, tokens_now) = task.window(task.data, task_state, steps_of(task_state))
-        state = algorithm.reset(state, is_start)
+        task_state, (xs, targets, is_start, tokens_now) = window(task.data, task_state, steps_of(task_state))
+        state = reset(state, is_start)
         gradient, state = algorithm.grad(params, state, xs, targets)
-        updates, opt_state = optimiser.update(gradient.grads, opt_state, params)
+        updates, opt_state = update(gradient.grads, opt_state, params)
         params = optax.apply_updates(params, updates)
         unit = 1.0 if isinstance(task, sg.tasks.NumberTask) else np.log(2)
         bits = np.asarray(gradient.info.losses, np.float32) / unit
@@ -143,11 +145,11 @@ def test_a_curriculum_outgrows_its_window_and_goes_on(monkeypatch):
     monkeypatch.setattr("snapgrad.tasks.copy.THRESHOLD", 10.0)  # every minibatch is good enough
     made, carry = trainer(Copy(), sg.bptt, update_every=None)
     params = jax.tree.map(jnp.copy, carry.params)
-    carry, progress = made.run(carry, 400)
-    assert int(made.task.level(carry.task)) > 8  # 20 steps: windows of 8, 16 and 24 were needed
-    assert {8, 16, 24} <= {steps for steps, _ in made._programs}
+    carry, progress = made.run(carry, 160)
+    assert int(made.task.level(carry.task)) > 3  # more than 8 steps: windows of 8 and 16 were needed
+    assert {8, 16} <= {steps for steps, _ in made._programs}
     in_eights = lambda state: -(-int(2 * state.level + 2) // 8) * 8  # noqa: E731
-    expected, bits = by_hand(made, params, 400, in_eights)
+    expected, bits = by_hand(made, params, 160, in_eights)
     assert relative_error(flat(carry.params), flat(expected)) < 1e-10
     assert progress.cost == pytest.approx(bits, rel=1e-5)
 
