@@ -1,5 +1,6 @@
 """Every test runs in float64 and with strict promotion: a silent cast or broadcast is an error."""
 
+import gc
 import os
 import re
 import shutil
@@ -8,10 +9,8 @@ import tempfile
 # Nearly all of the time goes into compiling: let XLA optimise less, and make its code without the emitters that set up
 # a world of their own for every fusion (with them, the tests take nearly twice as long). The eight devices, all of this
 # processor, are for tests/test_sharded.py. All of it is read when JAX starts.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8",
-)
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", f"{QUICK} --xla_force_host_platform_device_count=8")
 
 # Programs of the learner are kept on disk, but not those of tests.
 os.environ.setdefault("SNAPGRAD_CACHE", "off")
@@ -29,6 +28,8 @@ import jax
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+gc.set_threshold(200_000, 20, 1000)  # JAX keeps millions of objects for as long as its programs: do not look so often
 
 from networks import CELLS
 from xdist.scheduler import LoadScopeScheduling

@@ -18,23 +18,25 @@ from snapgrad.sweep.local import LocalExecutor
 # Nothing to choose, and one program for all seeds: nearly all of the time is Python starting.
 TINY = 'task = "copy"\ncell = "vanilla"\nunits = 8\nsparsity = 0\nalgorithm = "frozen"\nbatch = 4\nlog_every = 1000\n'
 LONG = 200_000  # tokens of the run whose worker is killed
-RUNS = 12
+FEW = 5
 
 
-@pytest.fixture
-def configs(tmp_path):
+def write_configs(tmp_path, runs):
     (tmp_path / "configs").mkdir()
-    for seed in range(RUNS):
+    for seed in range(runs):
         tokens = LONG if seed == 0 else 2000
         text = f"{TINY}tokens = {tokens}\nseed = {seed}\ncheckpoint_every = {0 if seed == 0 else 30}\n"
         (tmp_path / f"configs/run-{seed}.toml").write_text(text)
     return tmp_path / "configs"
 
 
+@pytest.fixture
+def configs(tmp_path):
+    return write_configs(tmp_path, FEW)
+
+
 def on_ray(configs):
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(configs.parent / "cache"), "RAY_worker_niceness": "0"}
-    keep_all = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    return program(configs.parent, "sweep", "configs", "--ray", "--jobs", "2", **cache, **keep_all)
+    return program(configs.parent, "sweep", "configs", "--ray", "--jobs", "2", RAY_worker_niceness="0")
 
 
 def is_in_the_middle(run):
@@ -80,7 +82,9 @@ def finished(configs):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-def test_a_sweep_on_ray_ends_complete_though_a_worker_is_killed(configs):
+@pytest.mark.parametrize("runs", [FEW, pytest.param(12, marks=pytest.mark.exhaustive)])
+def test_a_sweep_on_ray_ends_complete_though_a_worker_is_killed(tmp_path, runs):
+    configs = write_configs(tmp_path, runs)
     run = configs.parent / "runs/configs/run-0"
     sweep = on_ray(configs)
     await_middle(sweep, run)
@@ -88,11 +92,11 @@ def test_a_sweep_on_ray_ends_complete_though_a_worker_is_killed(configs):
     os.kill(worker_of(sweep, run), signal.SIGKILL)
     out, err = sweep.communicate(timeout=600)
     assert sweep.returncode == 0, err
-    assert "12 runs, 12 can start now, on 1 node(s) of Ray with 2 cores" in err
+    assert f"{runs} runs, {runs} can start now, on 1 node(s) of Ray with 2 cores" in err
     assert err.count("configs: run-0: the process that trained it was killed; it is started again") == 1
-    assert "12/12" in err
+    assert f"{runs}/{runs}" in err
     assert out.splitlines()[-1] == "runs/configs.jsonl"  # Ray itself may say something of the worker
-    assert finished(configs) == list(range(RUNS))
+    assert finished(configs) == list(range(runs))
     assert (run / "config.toml").stat().st_ino == begun  # it was gone on with, and not begun anew
     assert [record["tokens"] for record in RunDirectory.open(run).metrics()] == list(range(1000, LONG + 1, 1000))
     assert sorted(path.name for path in run.parent.glob("*.toml")) == []
@@ -114,7 +118,7 @@ def test_ctrl_c_ends_a_sweep_on_ray_and_nothing_is_lost(configs):
     again = on_ray(configs)
     _, err = again.communicate(timeout=600)
     assert again.returncode == 0, err
-    assert finished(configs) == list(range(RUNS))
+    assert finished(configs) == list(range(FEW))
 
 
 class Quick:

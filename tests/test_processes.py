@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import QUICK
 from programs import answer, assert_same_run, command
 
 from snapgrad.runs.directory import RunDirectory
@@ -32,7 +33,7 @@ class Program(NamedTuple):
 
 def begin(log, *args):
     """The command in a process with one device, or as many as its mesh asks for."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = os.environ | {"XLA_FLAGS": QUICK}
     with open(log, "w") as said:
         return Program(subprocess.Popen(command(*args), env=environment, stdout=said, stderr=said), log)
 
