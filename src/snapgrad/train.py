@@ -137,21 +137,25 @@ class Trainer:
         """The beginning of a run. It takes a copy of the parameters."""
         arguments.key("key", key)
         self.check_memory(params)
-        # A run that rewires sees the same data as one that does not.
-        for_algorithm, for_task, for_wiring = *jax.random.split(key), jax.random.fold_in(key, 2)
+        placement = self.algorithm.placement
+        if self._plasticity is None and placement.mesh is None:
+            return jax.jit(self._begin)(params, key)  # one program in place of dozens of small ones
+        carry = self._begin(params, key)
+        if self._plasticity is not None:
+            for_wiring = jax.random.fold_in(key, 2)  # a run that rewires sees the same data as one that does not
+            state, wiring = self._plasticity.start(params, carry.state, for_wiring)
+            carry = carry._replace(state=state, wiring=wiring)
+            check_mirrored(carry.opt_state, params)
+        if placement.mesh is not None:
+            params, opt_state, task = self._placed((carry.params, carry.opt_state, carry.task))
+            return Carry(params, opt_state, carry.state, task)
+        return jax.tree.map(jnp.copy, carry)
+
+    def _begin(self, params: Params, key: jax.Array) -> Carry:
+        for_algorithm, for_task = jax.random.split(key)
         task = self.task.start(for_task, self.batch)
         state = self.algorithm.init(params, self.batch, key=for_algorithm)
-        wiring = None
-        if self._plasticity is not None:
-            state, wiring = self._plasticity.start(params, state, for_wiring)
-        opt_state = self.optimiser.init(params)
-        if self._plasticity is not None:
-            check_mirrored(opt_state, params)
-        placement = self.algorithm.placement
-        if placement.mesh is not None:
-            params, opt_state, task = self._placed((params, opt_state, task))
-            return Carry(params, opt_state, state, task)
-        return jax.tree.map(jnp.copy, Carry(params, opt_state, state, task, wiring))
+        return Carry(params, self.optimiser.init(params), state, task)
 
     def gather(self, carry: Carry) -> Carry:
         """The carry as a trainer without a mesh has it, in the memory of this process; to be saved."""
@@ -172,7 +176,7 @@ class Trainer:
         key = jax.random.key(0)
         memory.check("batch", "the task's state", {"counters": 8.0 * self.batch}, "a smaller batch")
         jax.eval_shape(lambda params: self.algorithm.init(params, self.batch, key=key), params)
-        one_lane = self.task.start(key, 1)
+        one_lane = jax.jit(self.task.start, static_argnums=1)(key, 1)
         if self.update_every is None and self.task.sequence_steps(one_lane) is None:
             raise ValueError("`update_every` must be an integer for a task whose sequences never end, got None")
         self._check_window(self._window_steps(one_lane), params)
