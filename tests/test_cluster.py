@@ -12,8 +12,10 @@ from programs import answer
 from test_sweep import program
 
 from snapgrad.runs.directory import RunDirectory
-from snapgrad.sweep import cluster, folder
+from snapgrad.sweep import cluster, folder, local, process
 from snapgrad.sweep.local import LocalExecutor
+from snapgrad.sweep.runner import Sweep, carry_out
+from snapgrad.sweep.view import View
 
 # Nothing to choose, and one program for all seeds: nearly all of the time is Python starting.
 TINY = 'task = "copy"\ncell = "vanilla"\nunits = 8\nsparsity = 0\nalgorithm = "frozen"\nbatch = 4\nlog_every = 1000\n'
@@ -99,7 +101,7 @@ def test_a_sweep_on_ray_ends_complete_though_a_worker_is_killed(tmp_path, runs):
     assert finished(configs) == list(range(runs))
     assert (run / "config.toml").stat().st_ino == begun  # it was gone on with, and not begun anew
     assert [record["tokens"] for record in RunDirectory.open(run).metrics()] == list(range(1000, LONG + 1, 1000))
-    assert sorted(path.name for path in run.parent.glob("*.toml")) == []
+    assert all(path.is_dir() for path in run.parent.iterdir())  # nothing is left beside the runs
 
 
 @pytest.mark.exhaustive
@@ -220,6 +222,37 @@ def test_a_run_that_was_begun_with_other_options_is_not_resumed(configs, tmp_pat
     assert "must have the options that are asked for" in ending.message
 
 
+def test_a_config_beside_its_run_is_left_alone(tmp_path, monkeypatch):
+    """As with `snapgrad sweep runs/configs`, where the runs go to that folder too."""
+    configs = write_configs(tmp_path, 1)
+    before = (configs / "run-0.toml").read_bytes()
+    started = []
+    monkeypatch.setattr(process.subprocess, "Popen", lambda words, **given: started.append(words) or Quick([0]))
+    monkeypatch.setattr(Quick, "poll", Quick.code, raising=False)
+    one = process.RunProcess(configs / "run-0", folder.study(configs).planned[0].options, [0])
+    given = Path(started[0][started[0].index("--config") + 1])
+    assert given.read_text().startswith("task")
+    assert one.code() == 0
+    assert (configs / "run-0.toml").read_bytes() == before
+    assert not given.exists()
+
+
+def test_a_process_that_ends_before_its_run_begins_fails_alone(tmp_path, monkeypatch):
+    class Broken(Quick):
+        def __init__(self, directory, *rest, **threads):
+            super().__init__([1], [None])
+            self.directory, self.cores = directory, (0,)
+
+        def result(self):
+            raise ValueError("must have ended")
+
+    monkeypatch.setattr(local, "RunProcess", Broken)
+    study = folder.study(write_configs(tmp_path, 2))
+    with View(2, 0) as view:
+        failed = carry_out(Sweep([study], tmp_path / "results", tmp_path / "runs"), LocalExecutor(1), view)
+    assert failed == ["configs, run-0: a word", "configs, run-1: a word"]
+
+
 def test_a_task_waits_for_the_process_of_the_worker_before(tmp_path, monkeypatch):
     import fcntl
 
@@ -230,7 +263,9 @@ def test_a_task_waits_for_the_process_of_the_worker_before(tmp_path, monkeypatch
     with open(tmp_path / "lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         begun = time.monotonic()
-        list(cluster.train(tmp_path, None))
+        (ending,) = cluster.train(tmp_path, None)
+        assert ending.code == cluster.KILLED  # so that the run is tried again
+        assert time.monotonic() - begun >= 0.05
+    assert not started
     list(cluster.train(tmp_path, None))
-    assert started[0] - begun >= 0.05  # and then leaves the refusal to the run itself
-    assert len(started) == 2
+    assert len(started) == 1

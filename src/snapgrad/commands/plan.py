@@ -173,6 +173,6 @@ def _duration(seconds: float) -> str:
 
 def _fitting(least: Mesh | None) -> str:
     if least is None:
-        return "no mesh fits: weights and states alone need more than"
+        return "no mesh fits, however many devices it has, with"
     devices = "one device is enough" if least.devices == 1 else f"the smallest mesh that fits is {least}"
     return f"{devices}, with"

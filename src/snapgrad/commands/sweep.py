@@ -75,7 +75,8 @@ def train(
         at_once = f"on {executor.described}"
     names = ", ".join(study.name for study in studies)
     Console(stderr=True, highlight=False).print(f"{names}: {total} runs, {waiting} can start now, {at_once}")
-    done = sum(len(sweep.collected(study)) for study in studies)
+    planned = {run.identity for study in studies for run in study.planned}
+    done = sum(len(planned & sweep.collected(study).keys()) for study in studies)
     with View(total, done) as view:
         return carry_out(sweep, executor, view)
 

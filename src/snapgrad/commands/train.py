@@ -17,7 +17,7 @@ from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.follower import Follower
 from snapgrad.runs.label import directory_name, label, network
 from snapgrad.runs.options import AddingOptions, CharsOptions, CopyOptions, MackeyGlassOptions, Options
-from snapgrad.runs.processes import Devices, is_first
+from snapgrad.runs.processes import Devices, is_first, of_the_first
 from snapgrad.runs.progress import bar, brief
 from snapgrad.runs.resolve import resolved
 from snapgrad.runs.training import Diverged, Interrupted, run_training
@@ -80,7 +80,7 @@ class Train:
         """Makes the directory and trains."""
         options, mesh = resolved(self.task.run), self.task.connect()
         experiment = build(options, mesh)  # before anything is written
-        path = self.task.out or new_directory(options)
+        path = self.task.out or of_the_first(new_directory(options))
         if is_first():
             run = RunDirectory.create(path, options, experiment.data)
         else:

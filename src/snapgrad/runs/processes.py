@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -22,6 +23,10 @@ from snapgrad.kernels.share import BATCH, PARAMS
 
 # A process that answers nothing for so long has died; one whose connection breaks is noticed at once.
 HEARTBEAT_SECONDS = 30
+
+# What errors of JAX's runtime speak of that come from another process or the way to it, and not from this one.
+ABOUT_OTHERS = ("gloo", "unavailable", "deadline_exceeded", "coordination", "barrier", "heartbeat")
+LONGEST_PATH = 4096  # bytes
 
 
 class ProcessLost(Exception):
@@ -146,14 +151,31 @@ def check_same(what: str, value: str) -> None:
         raise ValueError(f"{what} must be the same in all processes, got others in some")
 
 
+def await_the_first() -> None:
+    """Waits until the first process has written what it writes.
+
+    The others have nothing to write: they would end, and JAX would end the first for it after half a minute.
+    """
+    agree(0, False)
+
+
+def of_the_first(path: Path) -> Path:
+    """The path that the first process has, in all of them."""
+    if jax.process_count() == 1:
+        return path
+    wait_for_all()
+    text = os.fsencode(path)
+    own = np.frombuffer(text.ljust(LONGEST_PATH, b"\0"), np.uint8)
+    return Path(os.fsdecode(np.asarray(multihost_utils.broadcast_one_to_all(own)).tobytes().rstrip(b"\0")))
+
+
 @contextmanager
 def others_watched(resume: str) -> Iterator[None]:
     """Says in one sentence that another process was lost, where JAX would tell of a broken connection."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        is_lost = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
-        if jax.process_count() == 1 or not is_lost:
+        if jax.process_count() == 1 or not any(words in str(error).lower() for words in ABOUT_OTHERS):
             raise
         raise ProcessLost(
             f"another process of the run has ended or cannot be reached ({str(error).splitlines()[0][:200]}); the last "

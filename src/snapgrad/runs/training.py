@@ -131,6 +131,8 @@ def _train(
         if ended or number or is_due:
             run.save(trainer.gather(carry), totals, options)
             saved_at = time.monotonic()
+        if ended or number:
+            processes.await_the_first()
         if number and not ended:
             raise Interrupted(f"stopped at {totals.tokens:,} tokens; go on with: {run.resume_command}", number)
     outcome = {"status": "finished", **(record or run.metrics()[-1])}
@@ -191,7 +193,7 @@ def _stop_after_the_slice(number: int) -> None:
 @contextmanager
 def _events(run: RunDirectory, options: Options, begins_at: int) -> Iterator[Show]:
     """A function that writes records as TensorBoard events, if that was asked for."""
-    if not options.tensorboard:
+    if not options.tensorboard or not processes.is_first():
         yield lambda record: None
         return
     from tensorboardX import SummaryWriter

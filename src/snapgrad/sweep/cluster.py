@@ -24,7 +24,7 @@ from snapgrad.sweep.process import RunProcess
 from snapgrad.sweep.results import Result
 
 LOOK_EVERY = 0.2  # seconds, of a task at its process
-PATIENCE = 120  # seconds that a dead worker's process may take to write its last checkpoint, or its node to be missed
+PATIENCE = 120  # seconds that a task waits for a dead worker's process to write its last checkpoint
 CONNECT = 5  # seconds
 KILLED, STOPPED = -9, 143
 ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
@@ -43,7 +43,9 @@ def train(directory: Path, options: Options) -> Iterator[Record | Ending]:
     """The task: records while the run is trained, then its ending."""
     process = None
     try:
-        _await_release(directory)
+        if not _released(directory):
+            yield Ending(KILLED, "the process of a worker that died still holds the run")
+            return
         process = RunProcess(directory, options, machine.cores(), threads=1)
         shown = None
         while (code := process.code()) is None:
@@ -59,15 +61,18 @@ def train(directory: Path, options: Options) -> Iterator[Record | Ending]:
             process.wait()
 
 
-def _await_release(directory: Path) -> None:
+def _released(directory: Path) -> bool:
     """Waits for the process of a worker that died: it holds the run until it has written a last checkpoint."""
     deadline = time.monotonic() + PATIENCE
-    while (directory / "lock").exists() and time.monotonic() < deadline:
+    while (directory / "lock").exists():
         try:
             with disk.locked(directory / "lock", "held"):
-                return
+                return True
         except ValueError:
+            if time.monotonic() >= deadline:
+                return False
             time.sleep(LOOK_EVERY)
+    return True
 
 
 @dataclass
@@ -165,7 +170,8 @@ class RayExecutor:
         for job in self.running:
             ray.cancel(job.answers)
         if self.running:
-            ray.wait([job.answers.completed() for job in self.running], num_returns=len(self.running), timeout=PATIENCE)
+            # However long it takes: a process whose worker is ended before it could not write its checkpoint.
+            ray.wait([job.answers.completed() for job in self.running], num_returns=len(self.running))
         for job in self.running:
             job.listen()
             job.ending = job.ending or Ending(STOPPED)

@@ -27,7 +27,7 @@ class RunProcess:
 
     def __init__(self, directory: Path, options: Options, cores: Sequence[int], threads: int | None = None):
         self.directory, self.cores = directory, tuple(cores)
-        self._config = directory.with_name(directory.name + ".toml")
+        self._config = directory.with_name(f".{directory.name}.started-with")  # no name that a person's file may have
         arguments = self._arguments(options)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  a pipe that nobody reads would fill up and hold it
         worker = [sys.executable, "-m", "snapgrad.sweep.worker", ",".join(map(str, cores)), str(os.getpid())]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snapgrad.runs import disk
 from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
@@ -88,8 +89,8 @@ def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
                 directory = sweep.directory(*next_one)
                 try:
                     executor.start(directory, next_one[1].options)
-                except ValueError as error:
-                    _fail(view, *next_one, directory, f"error: {error}", failed)
+                except (ValueError, OSError) as error:
+                    _fail(view, *next_one, directory, f"error: {_words(error)}", failed)
                 else:
                     active[directory] = next_one
             view.show(waiting, [(job, *active[job.directory]) for job in executor.running])
@@ -134,13 +135,21 @@ def _take(
     assert code is not None
     killed[job.directory] += code < 0
     if code in ENDED:
-        result = job.result()
+        try:
+            result = job.result()
+        except (ValueError, OSError) as error:  # Python's own code for an error before the run began is that of an end
+            _fail(view, study, run, job.directory, message or f"error: {_words(error)}", failed)
+            return
         sweep.collect(study, result)
         view.ended(study, run, result)
     elif code < 0 and killed[job.directory] < ATTEMPTS:
         view.say(f"{study.name}: {run.name}: the process that trained it was killed; it is started again")
     elif code not in STOPPED:
         _fail(view, study, run, job.directory, message or f"exit code {code}", failed)
+
+
+def _words(error: ValueError | OSError) -> str:
+    return disk.sentence(error) if isinstance(error, OSError) else str(error)
 
 
 def _fail(view: View, study: Study, run: Planned, directory: Path, why: str, failed: dict[Path, str]) -> None:
