@@ -77,12 +77,12 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits_and_is_reported(uninte
         process.communicate()
         assert RunDirectory.open(path).outcome() is None
         args = "resume", path
-    outcome = json.loads(snapgrad("resume", path, "--json").stdout)
+    outcome = json.loads(snapgrad("resume", path, "--json").out)
     assert outcome["status"] == "finished"
     assert_same_run(path, uninterrupted)
 
     shutil.copytree(uninterrupted, tmp_path / "runs" / "whole")
-    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").stdout)
+    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").out)
     assert report["results"][0]["metric"] == "level"
     check_page(Path(report["page"]), figures=4)
 
@@ -114,7 +114,7 @@ def test_a_run_that_is_asked_to_stop_can_be_resumed(number, tmp_path):
     path = tmp_path / "run"
     process = begin("train", "copy", *SMALL[:4], "--checkpoint-every", 1000, "--tokens", 10**7, "--out", path)
     wait_for_records(process, path, 3)
-    assert "another process is training" in snapgrad("resume", path, code=2).stderr
+    assert "another process is training" in snapgrad("resume", path, code=2).err
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
@@ -230,13 +230,13 @@ def test_a_run_is_loaded_evaluated_and_exported_whether_it_has_ended_or_not(tmp_
 
 def test_the_command_exports(uninterrupted, tmp_path):
     out = tmp_path / "weights.safetensors"
-    said = json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").stdout)
+    said = json.loads(snapgrad("export", uninterrupted, "--out", out, "--json").out)
     assert said == {"file": str(out), "tokens": said["tokens"]}
     assert said["tokens"] > 0
     assert sg.load(out).cell.recurrent.values.dtype == np.float32
     assert (
         "`path` must be in a folder that exists"
-        in snapgrad("export", uninterrupted, "--out", out / "x.safetensors", code=2).stderr
+        in snapgrad("export", uninterrupted, "--out", out / "x.safetensors", code=2).err
     )
 
 
@@ -250,13 +250,13 @@ def test_a_run_does_not_go_on_with_another_text(tmp_path, text_file):
 def test_a_run_that_diverges_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     path = tmp_path / "run"
     args = "--optimiser", "sgd", "--learning-rate", "1e38", "--tokens", "16000", "--out", path
-    error = snapgrad("train", "copy", *SMALL, *args, code=1).stderr
+    error = snapgrad("train", "copy", *SMALL, *args, code=1).err
     outcome = RunDirectory.open(path).outcome()
     assert f"not finite at update {outcome['updates']};" in error
     good = RunDirectory.open(path).checkpoint()
     assert good.totals.tokens < outcome["tokens"]
     assert all(np.isfinite(array).all() for array in good.leaves.values() if array.dtype == np.float32)
-    assert "not finite" in snapgrad("resume", path, code=1).stderr
+    assert "not finite" in snapgrad("resume", path, code=1).err
 
 
 def test_characters_are_trained_validated_and_reported(tmp_path, text_file):
@@ -264,11 +264,11 @@ def test_characters_are_trained_validated_and_reported(tmp_path, text_file):
     for number, kind in enumerate(kinds):
         args = *SMALL[:2], "--batch", 4, "--tokens", 3000, "--log-every", 1000, "--corpus", text_file, *kind
         common = "--readout", "linear", "--validate-every", 2000, "--out", tmp_path / "runs" / str(number)
-        done = json.loads(snapgrad("train", "chars", *args, *common, "--json").stdout)
+        done = json.loads(snapgrad("train", "chars", *args, *common, "--json").out)
         assert 0 < done["valid_bits"] < 9
     validated = ["valid_bits" in record for record in RunDirectory.open(tmp_path / "runs" / "0").metrics()]
     assert validated == [False, True, True]
-    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").stdout)
+    report = json.loads(snapgrad("report", tmp_path / "runs", "--out", tmp_path / "report", "--json").out)
     assert {one["metric"] for one in report["results"]} == {"valid_bits"}
     check_page(Path(report["page"]), figures=6)
 
@@ -276,13 +276,13 @@ def test_characters_are_trained_validated_and_reported(tmp_path, text_file):
 def test_the_demo_ends_with_a_table_and_a_page_and_does_not_train_twice(tmp_path):
     args = "demo", "--tokens", "1500", "--out", tmp_path / "demo"
     done = snapgrad(*args)
-    page = Path(done.stdout.strip().splitlines()[-1].removeprefix("page: "))
+    page = Path(done.out.strip().splitlines()[-1].removeprefix("page: "))
     for name in ("BPTT, whole sequences", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2"):
-        assert name in done.stdout
+        assert name in done.out
     check_page(page, figures=4)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
     assert len(before) == 5
-    assert len(json.loads(snapgrad(*args, "--json").stdout)["results"]) == 5
+    assert len(json.loads(snapgrad(*args, "--json").out)["results"]) == 5
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
 
 
@@ -370,14 +370,14 @@ def test_a_config_file_is_read_and_the_command_line_goes_before_it(tmp_path):
     snapgrad("train", "copy", "--config", path, "--units", 5, "--out", out)
     used = RunDirectory.open(out).options()
     assert (used.algorithm, used.update_every, used.units, used.tokens) == ("bptt", "sequence", 5, 300)
-    assert "must be new or empty" in snapgrad("train", "copy", "--out", out, code=2).stderr
-    assert "`run` must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).stderr
-    assert "`config` must be a TOML file that can be read" in snapgrad("train", "copy", "--config", "no", code=2).stderr
-    assert snapgrad("resume", out).returncode == 0  # finished already
+    assert "must be new or empty" in snapgrad("train", "copy", "--out", out, code=2).err
+    assert "`run` must be a directory with a config.toml" in snapgrad("resume", tmp_path, code=2).err
+    assert "`config` must be a TOML file that can be read" in snapgrad("train", "copy", "--config", "no", code=2).err
+    assert snapgrad("resume", out).code == 0  # finished already
 
 
 def test_the_newest_checkpoint_is_analysed(uninterrupted, tmp_path):
-    printed = snapgrad("analyse", uninterrupted, "--sequences", 3, "--out", tmp_path, "--json").stdout
+    printed = snapgrad("analyse", uninterrupted, "--sequences", 3, "--out", tmp_path, "--json").out
     result = json.loads((tmp_path / "analysis.json").read_text())
     assert json.loads(printed) == {"out": str(tmp_path), **result}
     last = RunDirectory.open(uninterrupted).metrics()[-1]
@@ -401,7 +401,7 @@ def test_options_survive_being_written_and_read(tmp_path):
 def test_the_command_line_knows_all_algorithms_and_costs():
     named = get_args(get_type_hints(options.Options)["algorithm"])
     assert set(named) == ALGORITHMS.keys() == TITLES.keys()
-    counts = json.loads(snapgrad("costs", "--units", 16, "--json").stdout)
+    counts = json.loads(snapgrad("costs", "--units", 16, "--json").out)
     assert counts["methods"]["snap-2"]["flops"] > counts["methods"]["bptt"]["flops"]
 
 
