@@ -369,6 +369,11 @@ def test_a_curve_is_thinned_and_keeps_its_end():
     json.dumps(curve)
 
 
+def test_speed_is_that_of_the_time_in_which_a_run_was_not_halted():
+    curve = {"tokens": [100, 200, 300, 400], "seconds": [10.0, 20.0, 1020.0, 1030.0]}
+    assert Result("copy", {}, "finished", {}, curve, {}).tokens_per_second == 10
+
+
 def test_what_does_not_change_learning_does_not_make_another_run():
     plain = CopyOptions()
     same = dataclasses.replace(plain, log_every=3, checkpoint_every=1.0)

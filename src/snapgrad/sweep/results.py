@@ -43,6 +43,13 @@ class Result:
         """What it has in common with a planned run."""
         return identity(self.options, TASKS[self.task]())
 
+    @property
+    def tokens_per_second(self) -> float:
+        """The median between neighbouring points of the curve: a run that was halted is no slower for it."""
+        tokens, seconds = (np.diff(self.curve[name], prepend=0.0) for name in ("tokens", "seconds"))
+        moved = seconds > 0
+        return float(np.median(tokens[moved] / seconds[moved])) if moved.any() else float("nan")
+
     def column(self, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, seconds and values where this was measured."""
         rows = zip(self.curve["tokens"], self.curve["seconds"], self.curve.get(metric, []), strict=False)

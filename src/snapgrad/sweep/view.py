@@ -69,8 +69,8 @@ class View:
         """One more."""
         self._done += 1
         self._worked += estimate.seconds(run.options)
-        speed = result.final.get("tokens", 0) / max(result.final.get("seconds", 0), 1e-9)
-        outcome = brief({"tokens_per_second": speed, **result.final}) if result.status == "finished" else result.status
+        finished = {"tokens_per_second": result.tokens_per_second, **result.final}
+        outcome = brief(finished) if result.status == "finished" else result.status
         self.say(f"{self._done}/{self._total}  {study.name}: {run.name}: {outcome}")
 
 
