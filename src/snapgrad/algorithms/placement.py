@@ -98,7 +98,7 @@ class Placement:
             return jax.tree.map(jnp.asarray, tree)
 
         def place(spec: PartitionSpec, part: Any) -> Any:
-            return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, spec)), part)
+            return jax.tree.map(lambda leaf: put(leaf, NamedSharding(mesh, spec)), part)
 
         return jax.tree.map(place, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
@@ -152,9 +152,10 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
 
 
-def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of this process's memory, the same in every process, on the devices that have a part of it."""
     if _is_key(leaf):
-        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
