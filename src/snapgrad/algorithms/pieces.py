@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from snapgrad.algorithms.placement import fetch, put
+from snapgrad.algorithms.placement import fetch, put, wait_for_all
 from snapgrad.kernels.resharding import WHOLE, Resharding
 from snapgrad.kernels.share import Share
 
@@ -37,6 +37,7 @@ class Pieces:
             for shard in self._array.addressable_shards
             if shard.replica_id == 0
         }
+        wait_for_all()
         for piece in self._how.to_saved(shards, self.shape, self.dtype):
             yield _sum_over_processes(piece)
 
@@ -98,6 +99,7 @@ def placed(saved: NDArray[Any], how: Resharding, like: Any, sharding: NamedShard
     shape = sharding.shard_shape(like.shape)
     parts = []
     for device, index in sharding.addressable_devices_indices_map(like.shape).items():
+        assert index is not None
         with jax.default_device(device):
             parts.append(_shard(saved, how, shape, *_number(like, how, index)))
     return jax.make_array_from_single_device_arrays(like.shape, sharding, parts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -107,8 +107,7 @@ ONE_DEVICE = Placement()
 
 
 def fetch(tree: Any) -> Any:
-    """The arrays of all devices, in the memory of every process that takes part; keys stay keys."""
-    wait_for_all()
+    """Arrays that all devices have, in this process's memory; keys and shapes stay what they are."""
     return jax.tree.map(_fetch, tree)
 
 
@@ -161,16 +160,11 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _fetch(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(_fetch(jax.random.key_data(leaf))), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return np.asarray(leaf)
-    if leaf.is_fully_replicated:
-        return np.asarray(leaf.addressable_data(0))
-    everywhere = NamedSharding(leaf.sharding.mesh, EVERYWHERE)  # type: ignore[attr-defined]
-    return np.asarray(_copied_to(everywhere)(leaf).addressable_data(0))
-
-
-@lru_cache(maxsize=8)
-def _copied_to(sharding: NamedSharding) -> Any:
-    return jax.jit(lambda leaf: leaf, out_shardings=sharding)  # kept, because it is compiled
+    assert leaf.is_fully_replicated
+    return np.asarray(leaf.addressable_data(0))

@@ -79,7 +79,7 @@ class Split:
         return self.part_of[units], self.part_starts[units] + within
 
     def from_part(self, part: int, first: int, end: int) -> NDArray[np.int64]:
-        """The place on one device of every place from `first` to `end` of a part; what is beyond its last is left out."""
+        """The place on one device of every place from `first` to `end` of a part, as far as it has any."""
         own = self.units[part]
         nth, within = _within(np.append(self.part_starts[own], self.counts[part]), first, min(end, self.counts[part]))
         units = own[nth]
