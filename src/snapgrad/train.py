@@ -197,7 +197,8 @@ class Trainer:
         cell = self.algorithm.cell
         h = jax.eval_shape(lambda: cell.output(cell.initial_state()))
         itemsize = jnp.result_type(*jax.tree.leaves(params.cell)).itemsize
-        memory.check_window(argument, steps, self.batch, h.size, self.task.outputs, itemsize)
+        part = self.algorithm.placement.lanes_in_memory
+        memory.check_window(argument, steps, self.batch, h.size, self.task.outputs, itemsize, part)
 
     def run(self, carry: Carry, tokens: int) -> tuple[Carry, Progress]:
         """Trains until that many more tokens have been seen. Takes the memory of `carry`: go on from the result."""

@@ -49,10 +49,17 @@ class Placement:
     @property
     def part_in_memory(self) -> float:
         """The part of all lanes and blocks that lies in one memory: that of a device, or on CPU of a process."""
-        if self.mesh is None:
-            return 1.0
-        together = self.mesh.local_devices if self.mesh.devices.flat[0].platform == "cpu" else [None]
-        return len(together) / self.mesh.size
+        return 1.0 if self.mesh is None else self._devices_in_memory / self.mesh.size
+
+    @property
+    def lanes_in_memory(self) -> float:
+        """The part of all lanes that the devices of one memory step; above one, where several step the same lanes."""
+        return 1.0 if self.mesh is None else self._devices_in_memory / self.share.batch
+
+    @property
+    def _devices_in_memory(self) -> int:
+        assert self.mesh is not None
+        return len(self.mesh.local_devices) if self.mesh.devices.flat[0].platform == "cpu" else 1
 
     def map(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function` on every device, each with its part of what the specs split."""
