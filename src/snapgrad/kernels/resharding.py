@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from snapgrad.kernels.share import Share
 
-SLICE_BYTES = 1 << 24  # of a slice, unless a single place of a tile takes more
+SLICE_BYTES = 1 << 22  # of a slice, unless a single place of a tile takes more
 
 Order = Callable[[NDArray[Any], NDArray[Any], bool], NDArray[Any]]
 
