@@ -119,12 +119,13 @@ def test_places_are_those_of_the_compiled_kernel(lanes, shards, monkeypatch):
 
 
 def bytes_of_devices():
-    """What the arrays of every device take."""
-    held = dict.fromkeys(jax.devices(), 0)
+    """What the arrays of every device take; those that share their memory count once."""
+    held = {device: {} for device in jax.devices()}
     for array in jax.live_arrays():
-        for shard in array.addressable_shards:
-            held[shard.device] += shard.data.nbytes
-    return np.array(list(held.values()))
+        if not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            for shard in array.addressable_shards:
+                held[shard.device][shard.data.unsafe_buffer_pointer()] = shard.data.nbytes
+    return np.array([sum(buffers.values()) for buffers in held.values()])
 
 
 def test_neither_saving_nor_resuming_holds_more_than_a_part_of_J_and_a_slice(tmp_path, monkeypatch):
@@ -153,7 +154,7 @@ def test_neither_saving_nor_resuming_holds_more_than_a_part_of_J_and_a_slice(tmp
         try:
             before = bytes_of_devices()
             write(path, trainer, carry, options)
-            np.testing.assert_array_equal(bytes_of_devices(), before)
+            assert np.all(bytes_of_devices() <= before)
             _, to_write = tracemalloc.get_traced_memory()
             del carry
             template = experiment(options, (1, 8)).template()

@@ -91,11 +91,11 @@ class Placement:
         if self.mesh is None:
             return tree, grads
         if owners is None:
-            return _sum_over_batch((tree, grads))
+            return _sum_over_batch((tree, grads), self.share.batch)
         flat, unravel = ravel_pytree(grads)
         own, place = _exchange(owners, self.share.params)
         mine = append_zero(flat)[jnp.asarray(own)[self.share.part]]
-        tree, mine = _sum_over_batch((tree, mine))
+        tree, mine = _sum_over_batch((tree, mine), self.share.batch)
         return tree, unravel(jax.lax.all_gather(mine, PARAMS, tiled=True)[place])
 
     def put(self, tree: Any, specs: Any) -> Any:
@@ -129,14 +129,20 @@ def wait_for_all() -> None:
         client.wait_at_barrier(f"snapgrad {next(_barriers)}", LONGEST_WAIT)
 
 
-def _sum_over_batch(tree: Any) -> Any:
+def _sum_over_batch(tree: Any, devices: int) -> Any:
     """The sum of every leaf over the devices along `batch`, in one message: each of several would be waited for."""
+    if devices == 1:
+        return tree  # XLA would leave a sum over groups of one device in the program, and wait for it
     leaves, structure = jax.tree.flatten(tree)
     together: dict[Any, list[int]] = {}
     for number, leaf in enumerate(leaves):
         together.setdefault(leaf.dtype, []).append(number)
-    summed = jax.lax.psum([jnp.concatenate([leaves[n].ravel() for n in same]) for same in together.values()], BATCH)
-    for vector, same in zip(summed, together.values(), strict=True):
+    for same in together.values():
+        vector = jnp.concatenate([leaves[n].ravel() for n in same])
+        if devices == 2:  # both send what they have once, where a sum that goes around would be sent and sent back
+            vector = jnp.sum(jax.lax.all_gather(vector, BATCH), axis=0)
+        else:
+            vector = jax.lax.psum(vector, BATCH)
         ends = np.cumsum([leaves[n].size for n in same])
         for n, part in zip(same, jnp.split(vector, ends[:-1]), strict=True):
             leaves[n] = part.reshape(leaves[n].shape)
