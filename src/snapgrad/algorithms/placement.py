@@ -139,10 +139,9 @@ def _sum_over_batch(tree: Any, devices: int) -> Any:
         together.setdefault(leaf.dtype, []).append(number)
     for same in together.values():
         vector = jnp.concatenate([leaves[n].ravel() for n in same])
-        if devices == 2:  # both send what they have once, where a sum that goes around would be sent and sent back
-            vector = jnp.sum(jax.lax.all_gather(vector, BATCH), axis=0)
-        else:
-            vector = jax.lax.psum(vector, BATCH)
+        # Two devices send each other what they have, once; a sum that goes around would be sent, and sent back.
+        gathered = devices == 2
+        vector = jax.lax.all_gather(vector, BATCH).sum(axis=0) if gathered else jax.lax.psum(vector, BATCH)
         ends = np.cumsum([leaves[n].size for n in same])
         for n, part in zip(same, jnp.split(vector, ends[:-1]), strict=True):
             leaves[n] = part.reshape(leaves[n].shape)
