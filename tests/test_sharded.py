@@ -138,7 +138,7 @@ def test_only_gradients_travel(where, backend):
     else:
         assert 0 < sent["all-reduce"] <= summed if lanes > 1 else sent["all-reduce"] == 0
     assert (of_cell if parts > 1 else 0) <= sent["all-gather"] <= gathered
-    assert compiled.as_text().count(" all-reduce(") == (lanes > 2)  # none of groups of one device either
+    assert (" all-reduce(" in compiled.as_text()) == (lanes > 2)  # none of groups of one device either
     assert held <= 1.3 * whole / 8
     assert max(exchange.size for exchange in collectives(compiled)) < held / 4
 

@@ -137,11 +137,12 @@ def _sum_over_batch(tree: Any, devices: int) -> Any:
     together: dict[Any, list[int]] = {}
     for number, leaf in enumerate(leaves):
         together.setdefault(leaf.dtype, []).append(number)
-    for same in together.values():
-        vector = jnp.concatenate([leaves[n].ravel() for n in same])
-        # Two devices send each other what they have, once; a sum that goes around would be sent, and sent back.
-        gathered = devices == 2
-        vector = jax.lax.all_gather(vector, BATCH).sum(axis=0) if gathered else jax.lax.psum(vector, BATCH)
+    vectors = [jnp.concatenate([leaves[n].ravel() for n in same]) for same in together.values()]
+    if devices == 2:  # they send each other what they have, once; a sum that goes around would be sent, and sent back
+        summed = [jax.lax.all_gather(vector, BATCH).sum(axis=0) for vector in vectors]
+    else:
+        summed = jax.lax.psum(vectors, BATCH)
+    for vector, same in zip(summed, together.values(), strict=True):
         ends = np.cumsum([leaves[n].size for n in same])
         for n, part in zip(same, jnp.split(vector, ends[:-1]), strict=True):
             leaves[n] = part.reshape(leaves[n].shape)
