@@ -112,7 +112,8 @@ def test_one_of_two_processes_falls_silent(tmp_path, stopped):
     assert f"process {stopped} has been silent for 30 s" in said
     assert f"go on with: snapgrad resume {tmp_path / 'run'}" in said
     assert "Traceback" not in said
-    assert woken == 75, woken_said
+    # Of the two that notice the others' end, Gloo and JAX's own watch, either may be first; JAX's aborts.
+    assert woken in (75, -signal.SIGABRT), woken_said
     assert RunDirectory.open(tmp_path / "run").checkpoint().totals.tokens > 0
 
 
