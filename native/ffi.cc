@@ -420,6 +420,7 @@ NB_MODULE(_native, m) {
   nb::class_<Place>(m, "Place", "Holds index structures of one network, checked when they were made.")
       .def("put", [](Place& slot, const Place& other) { slot.put(other.plan()); }, nb::arg("other"));
   m.def("slot", [](const std::string& name) { return registry().add(name, nullptr); }, nb::arg("name"));
+  m.def("most_strip_columns", [](int64_t rows) { return BlocksPlan::most_strip_columns(rows); }, nb::arg("rows"));
   m.def(
       "influence_places",
       [](const Place& place, int64_t tile, Writable states, Writable params) {

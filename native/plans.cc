@@ -191,8 +191,7 @@ BlocksPlan::BlocksPlan(int64_t n_states, int64_t n_params, Rows dynamics_rows, R
     if (column_param[c] + 1 == column_param[c + 1]) column_run[c] = column_run[c + 1] + 1;
   }
   group_credit();
-  // A strip's old rows should stay in the nearest cache; but very narrow strips use a value of D too seldom.
-  lane_strips = cut(1, [](int64_t rows) { return std::clamp<int64_t>(kNearestCache / (rows * 32), 4, kAccumulators); });
+  lane_strips = cut(1, most_strip_columns);
   column_strips32 = cut(vector_bytes / 4, [](int64_t) { return kAccumulators; });
   column_strips64 = cut(vector_bytes / 8, [](int64_t) { return kAccumulators; });
 }
@@ -252,6 +251,11 @@ Strips BlocksPlan::cut(int unit, Width&& most_units) const {
     }
   }
   return strips;
+}
+
+// A strip's old rows should stay in the nearest cache; but very narrow strips use a value of D too seldom.
+int64_t BlocksPlan::most_strip_columns(int64_t rows) {
+  return std::clamp<int64_t>(kNearestCache / (rows * 32), 4, kAccumulators);
 }
 
 void BlocksPlan::places(int64_t tile, int32_t* state, int32_t* param) const {

@@ -113,6 +113,9 @@ struct BlocksPlan : Plan {
   BlocksPlan(int64_t states, int64_t params, Rows dynamics, Rows reach, Rows group_params, Rows group_entries,
              int vector_bytes);
 
+  // Columns of a strip of J at most, in a block of so many rows.
+  static int64_t most_strip_columns(int64_t rows);
+
   // The state entry and the parameter of every kept entry, in the order in which J is stored in tiles of so many lanes.
   void places(int64_t tile, int32_t* state, int32_t* param) const;
 

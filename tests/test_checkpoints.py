@@ -142,6 +142,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_sentence(place, copied, finished
 def test_no_byte_of_a_checkpoint_can_change_without_being_seen(copied, experiment):
     path = copied.path / "checkpoints" / "300.safetensors"
     data, whole = path.read_bytes(), checkpoint.read(path)
+    whole = whole._replace(leaves={name: np.array(leaf) for name, leaf in whole.leaves.items()})  # out of the file
     seen = 0
     for place in range(0, len(data), 5):
         changed = bytearray(data)

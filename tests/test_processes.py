@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from conftest import QUICK
-from programs import answer, assert_same_run, command
+from programs import answer, as_in_a_program, assert_same_run, command
 
+from snapgrad.runs import processes
+from snapgrad.runs.build import build
 from snapgrad.runs.directory import RunDirectory
-from snapgrad.runs.processes import Devices, parse_mesh
+from snapgrad.runs.follower import Follower
+from snapgrad.runs.options import CopyOptions
+from snapgrad.runs.processes import Devices, ProcessLost, others_watched, parse_mesh
+from snapgrad.runs.training import run_training
 
 OPTIONS = ["--units", "6", "--batch", "2", "--tokens", "1200", "--log-every", "40", "--checkpoint-every", "0"]
 WAIT = 60  # seconds in which the others must have noticed
@@ -80,6 +88,128 @@ def test_one_of_two_processes_is_killed_and_the_run_resumed(tmp_path, killed):
     code, said = whole.end(280)
     assert code == 0, said
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_one_of_two_processes_falls_silent(tmp_path, stopped):
+    """SIGSTOP: all its connections stay open, as those of a machine that hangs."""
+    options = [*OPTIONS, "--tokens", 10**8, "--out", tmp_path / "run"]
+    both = begin_both(tmp_path, "train", "copy", *options)
+    try:
+        while records(tmp_path / "run") < 5:
+            assert all(program.process.poll() is None for program in both), [p.log.read_text() for p in both]
+            time.sleep(0.01)
+        both[stopped].process.send_signal(signal.SIGSTOP)
+        code, said = both[1 - stopped].end(WAIT)
+        both[stopped].process.send_signal(signal.SIGCONT)
+        woken, woken_said = both[stopped].end(WAIT)
+    finally:
+        for program in both:
+            program.process.kill()
+            program.process.wait()
+    assert code == 75, said
+    assert f"process {stopped} has been silent for 30 s" in said
+    assert f"go on with: snapgrad resume {tmp_path / 'run'}" in said
+    assert "Traceback" not in said
+    # Of the two that notice the others' end, Gloo and JAX's own watch, either may be first; JAX's aborts.
+    assert woken in (75, -signal.SIGABRT), woken_said
+    assert RunDirectory.open(tmp_path / "run").checkpoint().totals.tokens > 0
+
+
+@pytest.fixture
+def as_one_of_two(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes, "heartbeat", lambda lost: nullcontext())
+    monkeypatch.setattr(processes, "wait_for_all", lambda: None)
+
+
+LOST = [
+    "UNKNOWN: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41",
+    "FAILED_PRECONDITION: Buffer Definition Event: Gloo all-reduce failed: Read error: Connection reset by peer",
+    "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
+    "DEADLINE_EXCEEDED: Barrier timed out. Id: snapgrad 3",
+    "INTERNAL: The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/task:1",
+]
+
+
+@pytest.mark.parametrize("message", LOST)
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
+def test_errors_that_come_from_another_process(as_one_of_two, kind, message):
+    sentence = "another process of the run has ended or cannot be reached"
+    with pytest.raises(ProcessLost, match=sentence) as caught, others_watched("snapgrad resume here"):
+        raise kind(message)
+    assert message[:40] in str(caught.value)
+    assert str(caught.value).endswith("go on with: snapgrad resume here")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 68719476736 bytes."),
+        ValueError("`corpus` must be the text that the run was begun with, got another one"),
+        OSError("No space left on device"),
+    ],
+)
+def test_errors_of_this_process_stay_what_they_are(as_one_of_two, error):
+    with pytest.raises(type(error)) as caught, others_watched("snapgrad resume here"):
+        raise error
+    assert caught.value is error
+
+
+def test_alone_no_error_comes_from_another_process():
+    with pytest.raises(ValueError, match=r"^gloo$"), others_watched("snapgrad resume here"):
+        raise ValueError("gloo")
+
+
+def test_a_follower_takes_the_name_of_the_run_from_the_first(as_one_of_two, monkeypatch):
+    def broadcast(own):
+        assert len(own) == 4096
+        return np.frombuffer("runs/über uns-2".encode().ljust(4096, b"\0"), np.uint8)
+
+    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", broadcast)
+    assert processes.of_the_first(Path("runs/über uns")) == Path("runs/über uns-2")
+
+
+RUN = CopyOptions(units=4, batch=2, algorithm="bptt", order=None, tokens=80, log_every=40, tensorboard=True)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_writes_and_the_others_wait_for_it(tmp_path, monkeypatch, is_first):
+    waited = []
+    monkeypatch.setattr(processes, "is_first", lambda: is_first)
+    with as_in_a_program():
+        experiment = build(RUN)
+        if is_first:
+            run = RunDirectory.create(tmp_path / "run", RUN, experiment.data)
+        else:
+            run = Follower(tmp_path / "run", (RUN, experiment.data))
+
+        def wait():
+            saved = sorted(path.name for path in run.path.glob("checkpoints/*"))
+            waited.append((saved, (run.path / "outcome.json").exists()))
+
+        monkeypatch.setattr(processes, "await_the_first", wait)
+        outcome = run_training(run, lambda record: None, experiment)
+    assert outcome["status"] == "finished"
+    if is_first:
+        assert waited == [(["0.safetensors", "80.safetensors"], False)]  # the checkpoint is there by then
+        assert list((run.path / "tensorboard").iterdir())
+    else:
+        assert waited == [([], False)]
+        assert not run.path.exists()
+
+
+def test_the_wait_is_an_exchange_with_all_processes(as_one_of_two, monkeypatch):
+    sent = []
+
+    def gather(own):
+        sent.append(own.tolist())
+        return np.stack([own, own])
+
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", gather)
+    processes.await_the_first()
+    assert sent == [[0, 0]]
 
 
 def test_a_run_goes_on_with_another_mesh(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 from networks import CELLS, SPARSE, loss, network
@@ -129,11 +130,15 @@ def test_only_gradients_travel(where, backend):
         sent[exchange.kind] += exchange.size
     scalars = 16  # the loss, and how many targets were left out
     padded = 1.25 * of_cell  # parts have parameters of like number, not the same
-    if lanes > 1:
-        assert 0 < sent["all-reduce"] <= padded / parts + of_readout + scalars
-    else:
+    summed = padded / parts + of_readout + scalars
+    gathered = padded if parts > 1 else 0
+    if lanes == 2:  # what two devices sum they send to each other
         assert sent["all-reduce"] == 0
-    assert (of_cell <= sent["all-gather"] <= padded) if parts > 1 else sent["all-gather"] == 0
+        gathered += 2 * summed
+    else:
+        assert 0 < sent["all-reduce"] <= summed if lanes > 1 else sent["all-reduce"] == 0
+    assert (of_cell if parts > 1 else 0) <= sent["all-gather"] <= gathered
+    assert (" all-reduce(" in compiled.as_text()) == (lanes > 2)  # none of groups of one device either
     assert held <= 1.3 * whole / 8
     assert max(exchange.size for exchange in collectives(compiled)) < held / 4
 
@@ -222,3 +227,23 @@ def test_memory_is_counted_for_a_share(monkeypatch):
         algorithm.init(net.params, 1024)
     monkeypatch.setattr(Mesh, "local_devices", property(lambda self: self.devices.ravel()[:4]))  # half are elsewhere
     algorithm.init(net.params, 1024)
+
+
+def test_a_window_is_counted_for_the_lanes_of_a_memory(monkeypatch):
+    task = sg.tasks.Copy(length=1)
+    cell, readout = sg.GRU(task.inputs, 8), sg.Readout(task.outputs)
+    params = sg.Params(cell.init(jax.random.key(0)), readout.init(jax.random.key(1), 8))
+
+    def check(shape, local):
+        made = sg.bptt(cell, task.loss(readout))
+        trainer = sg.Trainer(sg.shard(made, mesh(shape)), task, optax.sgd(0.1), batch=8, update_every=1000)
+        monkeypatch.setattr(Mesh, "local_devices", property(lambda self: self.devices.ravel()[:local]))
+        trainer.check_memory(params)
+
+    whole = 1000 * 8 * (8 * (2 * 8 + task.outputs) + 8)
+    monkeypatch.setattr("snapgrad.memory.available", lambda: 0.6 * whole)
+    check((2, 1), 1)
+    with pytest.raises(ValueError, match="`update_every` must leave a window"):
+        check((2, 1), 2)
+    with pytest.raises(ValueError, match="`update_every` must leave a window"):
+        check((1, 2), 1)  # all lanes, with other blocks of J

@@ -32,7 +32,7 @@ from snapgrad.commands.sweep import SweepFolder
 from snapgrad.commands.train import Resume, Train
 from snapgrad.runs import disk, toml
 from snapgrad.runs.options import TASKS
-from snapgrad.runs.processes import ProcessLost
+from snapgrad.runs.processes import LOST, ProcessLost
 from snapgrad.runs.training import Diverged, Interrupted
 
 Command = (
@@ -106,7 +106,7 @@ def answer(error: Exception) -> tuple[int, str]:
         case Diverged():
             return 1, f"error: {error}"
         case ProcessLost():
-            return 75, f"error: {error}"  # EX_TEMPFAIL of sysexits.h
+            return LOST, f"error: {error}"
         case BrokenPipeError():  # as `snapgrad info | head -1`: nobody reads on, and nobody needs to be told
             return 128 + 13, ""
         case OSError():

@@ -112,9 +112,11 @@ def check_state(what: str, params: Any, state: Any, batch_size: int, part: float
     check("batch_size", f"{what} with {batch_size} sequences", parts, remedy)
 
 
-def check_window(argument: str, steps: int, batch: int, units: int, classes: int, itemsize: int) -> None:
-    """Refuses a window whose history does not fit."""
-    parts = {"history": float(steps * batch * (itemsize * (2 * units + classes) + 8))}
+def check_window(
+    argument: str, steps: int, batch: int, units: int, classes: int, itemsize: int, part: float = 1.0
+) -> None:
+    """Refuses a window whose history does not fit; `part` of its lanes are in one memory."""
+    parts = {"history": part * steps * batch * (itemsize * (2 * units + classes) + 8)}
     check(argument, f"a window of {steps} steps of {batch} sequences", parts, "fewer steps or a smaller batch")
 
 

@@ -157,17 +157,24 @@ class Trainer:
         state = self.algorithm.init(params, self.batch, key=for_algorithm)
         return Carry(params, self.optimiser.init(params), state, task)
 
-    def gather(self, carry: Carry) -> Carry:
-        """The carry as a trainer without a mesh has it, in the memory of this process; to be saved."""
+    def template(self, params: Params, key: jax.Array) -> Carry:
+        """What `start` makes, as a trainer without a mesh has it: shapes are enough to resume by."""
+        if self._plasticity is not None:  # patterns are drawn outside of JAX
+            return self.start(params, key)
+        self.check_memory(params)
+        return self.pieces(jax.eval_shape(self._begin, params, key))
+
+    def pieces(self, carry: Carry) -> Carry:
+        """The carry as a trainer without a mesh has it, to be saved; what is spread over a mesh comes in `Pieces`."""
         if self.algorithm.placement.mesh is None:
             return carry
         params, opt_state, task = fetch((carry.params, carry.opt_state, carry.task))
-        return Carry(params, opt_state, self.algorithm.gather(carry.state, carry.params), task)
+        return Carry(params, opt_state, self.algorithm.pieces(carry.state, carry.params), task)
 
     def scatter(self, carry: Carry) -> Carry:
-        """A carry as a trainer without a mesh has it, on this trainer's devices."""
+        """A carry as a trainer without a mesh has it, in memory or in a file that is mapped, on this one's devices."""
         if self.algorithm.placement.mesh is None:
-            return carry
+            return jax.tree.map(jnp.array, carry)
         params, opt_state, task = self._placed((carry.params, carry.opt_state, carry.task))
         return Carry(params, opt_state, self.algorithm.scatter(carry.state, carry.params), task)
 
@@ -190,7 +197,8 @@ class Trainer:
         cell = self.algorithm.cell
         h = jax.eval_shape(lambda: cell.output(cell.initial_state()))
         itemsize = jnp.result_type(*jax.tree.leaves(params.cell)).itemsize
-        memory.check_window(argument, steps, self.batch, h.size, self.task.outputs, itemsize)
+        part = self.algorithm.placement.lanes_in_memory
+        memory.check_window(argument, steps, self.batch, h.size, self.task.outputs, itemsize, part)
 
     def run(self, carry: Carry, tokens: int) -> tuple[Carry, Progress]:
         """Trains until that many more tokens have been seen. Takes the memory of `carry`: go on from the result."""

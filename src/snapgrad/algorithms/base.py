@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
-from snapgrad.algorithms.placement import EVERYWHERE, LANES, ONE_DEVICE, WINDOW, Placement, fetch
+from snapgrad.algorithms.pieces import Pieces, as_pieces, on_mesh, reshardings
+from snapgrad.algorithms.placement import EVERYWHERE, LANES, ONE_DEVICE, WINDOW, Placement
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import select
 from snapgrad.kernels.base import Kernel, Structure
@@ -57,7 +58,8 @@ class Rule(NamedTuple):
         long; `part` of it lies in one memory
     axes(kernel) -> how the memory of all devices of a mesh is split, as `jax.shard_map` takes it
     owners(kernel, cell_params) -> which device along `params` has the gradient of each parameter; None: they all do
-    relay(kernel, other, cell_params, memory, batch_size) -> the memory of all devices for the `other` kernel's mesh
+    resharding(kernel, cell_params, batch_size) -> how the memory is saved: as `axes`, but with a `Resharding` where an
+        array of one device is not that of all devices side by side
     """
 
     start: Callable[[Kernel, PyTree, int, Any], PyTree]
@@ -68,7 +70,7 @@ class Rule(NamedTuple):
     check_memory: Callable[[PyTree, int, float], None] = lambda params, batch_size, part: None
     axes: Callable[[Kernel], Any] = lambda kernel: LANES
     owners: Callable[[Kernel, PyTree], NDArray[np.int64] | None] = lambda kernel, params: None
-    relay: Callable[[Kernel, Kernel, PyTree, PyTree, int], PyTree] = lambda kernel, other, params, memory, batch: memory
+    resharding: Callable[[Kernel, PyTree, int], Any] | None = None
 
 
 def memoryless(window: Callable[..., Any], structures: Callable[[PyTree], Any] = lambda params: ()) -> Rule:
@@ -185,23 +187,38 @@ def build(
     if placement.mesh is not None:
         restart = jax.jit(restart)
 
-    def gather(state: State, params: Params) -> State:
+    def pieces(state: State, params: Params) -> State:
         checks.params(cell, params)
         checks.state(state, origin(params))
-        return state if placement.mesh is None else move(fetch(state), params, kernel_for(params), ONE_DEVICE)
+        if placement.mesh is None:
+            return state
+        like, how = on_one_device(params, lanes_of(state))
+        return as_pieces(state, like, how)
+
+    def gather(state: State, params: Params) -> State:
+        return jax.tree.map(lambda leaf: leaf.whole() if isinstance(leaf, Pieces) else leaf, pieces(state, params))
 
     def scatter(state: State, params: Params) -> State:
         checks.params(cell, params)
-        whole = kernel_for(params).sharing(ALL)
-        checks.state(state, dataclasses.replace(origin(params), kernel=whole))
-        return state if placement.mesh is None else move(fetch(state), params, whole, placement)
+        checks.state(state, dataclasses.replace(origin(params), kernel=kernel_for(params).sharing(ALL)))
+        if placement.mesh is None:
+            return state
+        lanes = lanes_of(state)
+        like = jax.eval_shape(lambda: init(params, lanes, key=jax.random.key(0)))
+        return on_mesh(state, like, specs(like.origin), on_one_device(params, lanes)[1], placement.mesh)
 
-    def move(state: State, params: Params, kernel: Kernel, to: Placement) -> State:
-        """A state of all devices, in this process's memory, from the mesh that its kernel is for to another."""
-        lanes = len(jax.tree.leaves(state.cell)[0])
-        made_by = dataclasses.replace(origin(params), kernel=kernel.sharing(to.share))
-        moved = rule.relay(kernel, made_by.kernel, params.cell, state.memory, lanes)
-        return to.put(State(state.cell, moved, made_by), specs(made_by))
+    def on_one_device(params: Params, lanes: int) -> tuple[State, State]:
+        """The shapes of a state on one device, and how each of its arrays gets there."""
+        kernel = kernel_for(params)
+        made_by = dataclasses.replace(origin(params), kernel=kernel.sharing(ALL))
+
+        def start_whole() -> State:
+            started = rule.start(made_by.kernel, params.cell, lanes, jax.random.key(0))
+            return State(initial_states(cell, params.cell, lanes), started, made_by)
+
+        memory = rule.axes(kernel) if rule.resharding is None else rule.resharding(kernel, params.cell, lanes)
+        like = jax.eval_shape(start_whole)
+        return like, reshardings(State(LANES, memory, made_by), like, share, lanes)
 
     def rewire(state: State, old: Params, new: Params) -> State:
         if placement.mesh is not None:
@@ -220,8 +237,13 @@ def build(
     def on(placement: Placement) -> Algorithm:
         return build(name, cell, loss, rule, backend, episodic=episodic, placement=placement)
 
-    made = (init, grad, reset, rewire, structures, gather, scatter, on)
+    made = (init, grad, reset, rewire, structures, gather, scatter, pieces, on)
     return Algorithm(*made, name, cell, loss, episodic, placement)
+
+
+def lanes_of(state: State) -> int:
+    """The batch size of a state."""
+    return int(jax.tree.leaves(state.cell)[0].shape[0])
 
 
 def initial_states(cell: Cell, params: PyTree, batch_size: int) -> PyTree:

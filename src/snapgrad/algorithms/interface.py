@@ -86,6 +86,8 @@ class Algorithm(NamedTuple):
     gather(state, params) -> state, scatter(state, params) -> state
         To and from the state that the algorithm has on one device, where it runs on a mesh (`sg.shard`): what is saved,
         and goes on with any mesh. Not for use inside jit. On one device, nothing is changed.
+    pieces(state, params) -> state
+        As `gather`, but where that would bring arrays together there are `Pieces`, which give one slice after another.
     on(placement) -> Algorithm
         The same algorithm elsewhere; `sg.shard` calls it.
     """
@@ -97,6 +99,7 @@ class Algorithm(NamedTuple):
     structures: Callable[[Params], tuple[Structure, ...] | None]
     gather: Callable[[State, Params], State]
     scatter: Callable[[State, Params], State]
+    pieces: Callable[[State, Params], State]
     on: Callable[[Placement], Algorithm]
     name: str  # with its options, such as "snap(order=2)"
     cell: Cell

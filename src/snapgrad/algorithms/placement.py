@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -49,10 +49,17 @@ class Placement:
     @property
     def part_in_memory(self) -> float:
         """The part of all lanes and blocks that lies in one memory: that of a device, or on CPU of a process."""
-        if self.mesh is None:
-            return 1.0
-        together = self.mesh.local_devices if self.mesh.devices.flat[0].platform == "cpu" else [None]
-        return len(together) / self.mesh.size
+        return 1.0 if self.mesh is None else self._devices_in_memory / self.mesh.size
+
+    @property
+    def lanes_in_memory(self) -> float:
+        """The part of all lanes that the devices of one memory step; above one, where several step the same lanes."""
+        return 1.0 if self.mesh is None else self._devices_in_memory / self.share.batch
+
+    @property
+    def _devices_in_memory(self) -> int:
+        assert self.mesh is not None
+        return len(self.mesh.local_devices) if self.mesh.devices.flat[0].platform == "cpu" else 1
 
     def map(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function` on every device, each with its part of what the specs split."""
@@ -84,11 +91,11 @@ class Placement:
         if self.mesh is None:
             return tree, grads
         if owners is None:
-            return _sum_over_batch((tree, grads))
+            return _sum_over_batch((tree, grads), self.share.batch)
         flat, unravel = ravel_pytree(grads)
         own, place = _exchange(owners, self.share.params)
         mine = append_zero(flat)[jnp.asarray(own)[self.share.part]]
-        tree, mine = _sum_over_batch((tree, mine))
+        tree, mine = _sum_over_batch((tree, mine), self.share.batch)
         return tree, unravel(jax.lax.all_gather(mine, PARAMS, tiled=True)[place])
 
     def put(self, tree: Any, specs: Any) -> Any:
@@ -98,7 +105,7 @@ class Placement:
             return jax.tree.map(jnp.asarray, tree)
 
         def place(spec: PartitionSpec, part: Any) -> Any:
-            return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, spec)), part)
+            return jax.tree.map(lambda leaf: put(leaf, NamedSharding(mesh, spec)), part)
 
         return jax.tree.map(place, specs, tree, is_leaf=lambda node: isinstance(node, PartitionSpec))
 
@@ -107,8 +114,7 @@ ONE_DEVICE = Placement()
 
 
 def fetch(tree: Any) -> Any:
-    """The arrays of all devices, in the memory of every process that takes part; keys stay keys."""
-    wait_for_all()
+    """Arrays that all devices have, in this process's memory; keys and shapes stay what they are."""
     return jax.tree.map(_fetch, tree)
 
 
@@ -123,13 +129,19 @@ def wait_for_all() -> None:
         client.wait_at_barrier(f"snapgrad {next(_barriers)}", LONGEST_WAIT)
 
 
-def _sum_over_batch(tree: Any) -> Any:
+def _sum_over_batch(tree: Any, devices: int) -> Any:
     """The sum of every leaf over the devices along `batch`, in one message: each of several would be waited for."""
+    if devices == 1:
+        return tree  # XLA would leave a sum over groups of one device in the program, and wait for it
     leaves, structure = jax.tree.flatten(tree)
     together: dict[Any, list[int]] = {}
     for number, leaf in enumerate(leaves):
         together.setdefault(leaf.dtype, []).append(number)
-    summed = jax.lax.psum([jnp.concatenate([leaves[n].ravel() for n in same]) for same in together.values()], BATCH)
+    vectors = [jnp.concatenate([leaves[n].ravel() for n in same]) for same in together.values()]
+    if devices == 2:  # they send each other what they have, once; a sum that goes around would be sent, and sent back
+        summed = [jax.lax.all_gather(vector, BATCH).sum(axis=0) for vector in vectors]
+    else:
+        summed = jax.lax.psum(vectors, BATCH)
     for vector, same in zip(summed, together.values(), strict=True):
         ends = np.cumsum([leaves[n].size for n in same])
         for n, part in zip(same, jnp.split(vector, ends[:-1]), strict=True):
@@ -152,24 +164,20 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
 
 
-def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of this process's memory, the same in every process, on the devices that have a part of it."""
     if _is_key(leaf):
-        return jax.random.wrap_key_data(_put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def _fetch(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(_fetch(jax.random.key_data(leaf))), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return np.asarray(leaf)
-    if leaf.is_fully_replicated:
-        return np.asarray(leaf.addressable_data(0))
-    everywhere = NamedSharding(leaf.sharding.mesh, EVERYWHERE)  # type: ignore[attr-defined]
-    return np.asarray(_copied_to(everywhere)(leaf).addressable_data(0))
-
-
-@lru_cache(maxsize=8)
-def _copied_to(sharding: NamedSharding) -> Any:
-    return jax.jit(lambda leaf: leaf, out_shardings=sharding)  # kept, because it is compiled
+    assert leaf.is_fully_replicated
+    return np.asarray(leaf.addressable_data(0))

@@ -165,8 +165,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
     def owners(kernel: Kernel, params: PyTree) -> NDArray[np.int64] | None:
         return block_owners(blocks_of(params), kernel.share.params)
 
-    def relay(kernel: Kernel, other: Kernel, params: PyTree, memory: Memory, batch_size: int) -> Memory:
-        blocks = blocks_of(params)
-        return memory._replace(J=other.from_entries(blocks, kernel.to_entries(blocks, memory.J, batch_size)))
+    def resharding(kernel: Kernel, params: PyTree, batch_size: int) -> Memory:
+        return axes(kernel)._replace(J=kernel.influence_resharding(blocks_of(params), batch_size))
 
-    return Rule(start, window, restart, transfer, structures, check_memory, axes, owners, relay)
+    return Rule(start, window, restart, transfer, structures, check_memory, axes, owners, resharding)

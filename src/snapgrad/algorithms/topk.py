@@ -34,6 +34,7 @@ from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.algorithms.placement import LANES_AND_BLOCKS
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
+from snapgrad.kernels.resharding import Resharding, Split
 from snapgrad.kernels.select import Backend
 from snapgrad.kernels.share import varying
 from snapgrad.sparsity.moves import parameter_sources
@@ -104,12 +105,13 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
         n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
         return None if kernel.share.params == 1 else np.arange(n_params) // width(kernel, params)
 
-    def relay(kernel: Kernel, other: Kernel, params: PyTree, J: NDArray[Any], batch_size: int) -> NDArray[Any]:
-        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
-        padding = other.share.params * width(other, params) - n_params
-        return np.pad(J[:, :n_params], ((0, 0), (0, padding), (0, 0)))
+    def resharding(kernel: Kernel, params: PyTree, batch_size: int) -> Resharding:
+        columns = np.arange(sum(leaf.size for leaf in jax.tree.leaves(params)))
+        split = Split(columns // width(kernel, params), np.ones_like(columns), kernel.share.params)
+        return Resharding(batch_size, kernel.share, split)
 
-    rule = Rule(start, window, restart, transfer, axes=lambda kernel: LANES_AND_BLOCKS, owners=owners, relay=relay)
+    axes = lambda kernel: LANES_AND_BLOCKS  # noqa: E731
+    rule = Rule(start, window, restart, transfer, axes=axes, owners=owners, resharding=resharding)
     algorithm = build(f"snap_topk(k={k})", cell, loss, rule, backend)
     n_states = ravel_pytree(cell.initial_state())[0].size
     if k > n_states:

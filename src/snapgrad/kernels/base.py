@@ -131,12 +131,8 @@ class Kernel(abc.ABC):
         """The axes of J that go with the batch and with the blocks: a `PartitionSpec` for each of its arrays."""
 
     @abc.abstractmethod
-    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
-        """[batch_size, kept] entries of the J of all devices, in NumPy, ordered by parameter and state entry."""
-
-    @abc.abstractmethod
-    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
-        """The J of all devices that has these entries, in NumPy."""
+    def influence_resharding(self, blocks: Blocks, batch_size: int) -> Any:
+        """A `Resharding` for each array of J: from one device to this kernel's share, and back."""
 
     @abc.abstractmethod
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
@@ -148,12 +144,6 @@ class Kernel(abc.ABC):
 
         D [nnz(blocks.dynamics), B] stands column by column; delta is [states, B].
         """
-
-
-def entry_order(states: NDArray[Any], params: NDArray[Any], n_params: int) -> NDArray[np.int64]:
-    """The places of J by parameter and state entry, without padding, whose parameter is `n_params`."""
-    order = np.lexsort((states, params))
-    return order[: np.searchsorted(params[order], n_params)]
 
 
 def place_sources(

@@ -79,6 +79,12 @@ def influence_places(blocks: Blocks, tile: int) -> tuple[np.ndarray, np.ndarray]
     return states, params
 
 
+@lru_cache(maxsize=1024)
+def most_strip_columns(rows: int) -> int:
+    """In tiles of several lanes a block of J is stored in strips of like width, of so many columns at most."""
+    return int(_native.most_strip_columns(rows))
+
+
 def _named(digest: str, make: Any, **arrays: Any) -> PlanName:
     as_given = {
         name: np.ascontiguousarray(a, np.int64) if isinstance(a, np.ndarray) else a for name, a in arrays.items()

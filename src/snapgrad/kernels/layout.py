@@ -69,14 +69,8 @@ def stacked_layout(blocks: Blocks, parts: int) -> Layout:
 
 def layouts(blocks: Blocks, parts: int) -> list[Layout]:
     """The layout of each part, all of one shape."""
-    part_of = assignment(blocks, parts)
+    part_of, members = assignment(blocks, parts), bucket_members(blocks)
     blocks = _complete(blocks)
-    heights, widths = blocks.heights, blocks.widths
-    used = np.flatnonzero((heights > 0) & (widths > 0))
-    # Blocks that hold every row share one copy of D, so they get a bucket of their own.
-    kind = np.stack([_log2(heights), _log2(widths), heights == blocks.states], axis=1)[used]
-    _, bucket_of = np.unique(kind, axis=0, return_inverse=True)
-    members = [used[bucket_of.ravel() == bucket] for bucket in range(bucket_of.max(initial=-1) + 1)]
     whole = [_bucket(blocks, member) for member in members]
     layouts = []
     for part in range(parts):
@@ -86,6 +80,17 @@ def layouts(blocks: Blocks, parts: int) -> list[Layout]:
             buckets.append(_pick(blocks, bucket, np.flatnonzero(part_of[member] == part), most))
         layouts.append(_placed(blocks, tuple(buckets)))
     return layouts
+
+
+def bucket_members(blocks: Blocks) -> list[NDArray[np.int64]]:
+    """The groups whose blocks are in each bucket, in order."""
+    blocks = _complete(blocks)
+    heights, widths = blocks.heights, blocks.widths
+    used = np.flatnonzero((heights > 0) & (widths > 0))
+    # Blocks that hold every row share one copy of D, so they get a bucket of their own.
+    kind = np.stack([_log2(heights), _log2(widths), heights == blocks.states], axis=1)[used]
+    _, bucket_of = np.unique(kind, axis=0, return_inverse=True)
+    return [used[bucket_of.ravel() == bucket] for bucket in range(bucket_of.max(initial=-1) + 1)]
 
 
 def _pick(blocks: Blocks, bucket: Bucket, own: NDArray[Any], most: int) -> Bucket:
@@ -171,15 +176,11 @@ def _log2(sizes: NDArray[Any]) -> NDArray[Any]:
     return np.ceil(np.log2(np.maximum(sizes, 1)))
 
 
-def places_of_parts(blocks: Blocks, parts: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The state entry and the parameter of every place of J, in the padding one past the end.
-
-    It goes bucket by bucket, and in every bucket part by part.
-    """
+def places(blocks: Blocks) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The state entry and the parameter of every place of J, bucket by bucket; in the padding one past the end."""
     states, params = [], []
-    for bucket_of_parts in zip(*(where.buckets for where in layouts(blocks, parts)), strict=True):
-        for bucket in bucket_of_parts:
-            real = (bucket.rows < blocks.states)[..., None] & (bucket.columns < blocks.n_params)[:, None]
-            states.append(np.where(real, bucket.rows[..., None], blocks.states).ravel())
-            params.append(np.where(real, bucket.columns[:, None], blocks.n_params).ravel())
+    for bucket in layout(blocks).buckets:
+        real = (bucket.rows < blocks.states)[..., None] & (bucket.columns < blocks.n_params)[:, None]
+        states.append(np.where(real, bucket.rows[..., None], blocks.states).ravel())
+        params.append(np.where(real, bucket.columns[:, None], blocks.n_params).ravel())
     return np.concatenate(states), np.concatenate(params)

@@ -13,12 +13,13 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, entry_order, place_sources
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
 from snapgrad.kernels.products import NativeMatrix
+from snapgrad.kernels.resharding import WHOLE, Order, Resharding, Split
 from snapgrad.kernels.share import ALL, BATCH, PARAMS, Share, varying
 from snapgrad.kernels.slots import Slots
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
-from snapgrad.sparsity.partition import partition
+from snapgrad.sparsity.partition import assignment, partition
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster. Measured on two CPU cores by
@@ -148,32 +149,14 @@ class NativeKernel(Kernel):
         fresh: Any = PartitionSpec(BATCH)
         return Lanes(J, fresh)
 
-    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
-        whole, fresh = np.asarray(J.J), np.asarray(J.fresh)
-        tiles, places, tile = whole.shape
-        whole = np.where(fresh.reshape(tiles, 1, tile), np.zeros((), whole.dtype), whole)
-        lanes = whole.transpose(0, 2, 1).reshape(self.share.batch, -1, places)  # the last of each fill up its tiles
-        real = lanes[:, : batch_size // self.share.batch].reshape(batch_size, places)
-        return real[:, entry_order(*self._places(blocks, tile), blocks.n_params)]
-
-    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
-        shards, own = self.share.batch, len(entries) // self.share.batch
-        like = jax.eval_shape(lambda: self.zeros(blocks, own, entries.dtype))
-        tiles, room, tile = like.J.shape
-        lanes = np.zeros((shards, tiles * tile, room * self.share.params), entries.dtype)
-        order = entry_order(*self._places(blocks, tile), blocks.n_params)
-        lanes[:, :own, order] = entries.reshape(shards, own, -1)
-        J: Any = np.ascontiguousarray(lanes.reshape(shards * tiles, tile, -1).transpose(0, 2, 1))
-        fresh: Any = np.zeros(shards * tiles * tile, bool)
+    def influence_resharding(self, blocks: Blocks, batch_size: int) -> Any:
+        tile, own_tile = _tile(batch_size), _tile(batch_size // self.share.batch)
+        order = None if (tile == 1) == (own_tile == 1) else _block_order(blocks, from_strips=tile > 1)
+        part_of, sizes = assignment(blocks, self.share.params), blocks.heights * blocks.widths
+        of_lanes = partial(Resharding, batch_size, self.share, tile=tile, own_tile=own_tile)
+        J: Any = of_lanes(split=Split(part_of, sizes, self.share.params, order))
+        fresh: Any = of_lanes(split=WHOLE)
         return Lanes(J, fresh)
-
-    def _places(self, blocks: Blocks, tile: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The state entry and the parameter of every place of J on all devices; in the padding one past the end."""
-        parts, room = partition(blocks, self.share.params), self._kept(blocks)
-        states, params = (np.full((len(parts), room), n) for n in (blocks.states, blocks.n_params))
-        for number, part in enumerate(parts):
-            states[number, : part.kept], params[number, : part.kept] = binding.influence_places(part, tile)
-        return states.ravel(), params.ravel()
 
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         most = max(part.credits for part in partition(blocks, self.share.params))
@@ -193,6 +176,26 @@ def _tile(batch_size: int) -> int:
     if batch_size < TILE:
         return 1  # where lanes do not fill a vector, columns do
     return WIDE_TILE if -(-batch_size // TILE) % 2 == 0 else TILE  # no more lanes are empty for it
+
+
+def _block_order(blocks: Blocks, *, from_strips: bool) -> Order:
+    """From places of blocks that are stored in strips to places of blocks in rows, or the other way."""
+    heights, widths = blocks.heights, blocks.widths
+    most = np.array([binding.most_strip_columns(int(max(height, 1))) for height in heights])
+    strips = -(-widths // most)
+
+    def order(units: NDArray[Any], places: NDArray[Any], to_part: bool) -> NDArray[Any]:
+        height, width, count = heights[units], widths[units], strips[units]
+        is_in_strips = to_part == from_strips
+        column = places // height if is_in_strips else places % width  # of strips, one that is in the same strip
+        nth = ((column + 1) * count - 1) // width
+        first, end = width * nth // count, width * (nth + 1) // count
+        if is_in_strips:
+            row, column = np.divmod(places - height * first, end - first)
+            return row * width + first + column
+        return height * first + places // width * (end - first) + column - first
+
+    return order
 
 
 def _filled(values: jax.Array, lanes: int) -> jax.Array:

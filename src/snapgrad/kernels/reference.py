@@ -16,10 +16,12 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels import rounding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Sums, entry_order, place_sources
-from snapgrad.kernels.layout import Bucket, Layout, layout, layouts, places_of_parts, stacked_layout
+from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Sums, place_sources
+from snapgrad.kernels.layout import Bucket, Layout, bucket_members, layout, places, stacked_layout
+from snapgrad.kernels.resharding import Resharding, Split
 from snapgrad.kernels.share import BATCH, PARAMS, Share
 from snapgrad.sparsity.matrix import append_zero, densify, map_matrices
+from snapgrad.sparsity.partition import assignment
 from snapgrad.sparsity.reach import Blocks
 
 # From this share of entries on, making the matrix dense multiplies faster than gathering its entries.
@@ -72,8 +74,8 @@ class ReferenceKernel(Kernel):
         shapes = [bucket.shape for bucket in layout(new).buckets]
         flat = jnp.concatenate([block.reshape(len(block), -1) for block in J], axis=1)
         at = place_sources(
-            places_of_parts(old, 1),
-            places_of_parts(new, 1),
+            places(old),
+            places(new),
             np.append(sources, old.n_params),
             new.states + 1,
             flat.shape[1],
@@ -84,17 +86,11 @@ class ReferenceKernel(Kernel):
     def influence_axes(self) -> Any:
         return PartitionSpec(BATCH, PARAMS)  # for all buckets
 
-    def to_entries(self, blocks: Blocks, J: Influence, batch_size: int) -> NDArray[Any]:
-        flat = np.concatenate([np.asarray(part).reshape(batch_size, -1) for part in J], axis=1)
-        return flat[:, entry_order(*places_of_parts(blocks, self.share.params), blocks.n_params)]
-
-    def from_entries(self, blocks: Blocks, entries: NDArray[Any]) -> Influence:
+    def influence_resharding(self, blocks: Blocks, batch_size: int) -> Any:
         parts = self.share.params
-        flat = np.zeros((len(entries), len(places_of_parts(blocks, parts)[0])), entries.dtype)
-        flat[:, entry_order(*places_of_parts(blocks, parts), blocks.n_params)] = entries
-        shapes = [(parts * n, *block) for n, *block in (b.shape for b in layouts(blocks, parts)[0].buckets)]
-        split = np.split(flat, np.cumsum([np.prod(shape) for shape in shapes])[:-1], axis=1)
-        return tuple(part.reshape(-1, *shape) for part, shape in zip(split, shapes, strict=True))
+        part_of = assignment(blocks, parts)
+        splits = (Split(part_of[own], np.ones_like(own), parts) for own in bucket_members(blocks))
+        return tuple(Resharding(batch_size, self.share, split) for split in splits)
 
     def zero_credit(self, blocks: Blocks, batch_size: int, dtype: Any) -> Credit:
         return tuple(jnp.zeros((batch_size, *bucket.rows.shape), dtype) for bucket in self._layout(blocks).buckets)

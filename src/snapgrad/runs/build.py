@@ -63,6 +63,10 @@ class Experiment:
         """The beginning of the run."""
         return self.trainer.start(self.params, self.key)
 
+    def template(self) -> Carry:
+        """What a checkpoint of the run must be like."""
+        return self.trainer.template(self.params, self.key)
+
 
 def build(options: Options, mesh: Mesh | None = None) -> Experiment:
     """Everything that the options name; refuses what does not fit together before anything is compiled.

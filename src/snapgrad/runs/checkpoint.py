@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from snapgrad.files import read_arrays, write_arrays
+from snapgrad.algorithms.pieces import Pieces
+from snapgrad.files import map_arrays, write_arrays
+from snapgrad.persistence import KEYS
 from snapgrad.sparsity.matrix import SparseMatrix
 from snapgrad.sparsity.moves import matrices
 from snapgrad.sparsity.pattern import Pattern
@@ -42,17 +44,20 @@ class Checkpoint(NamedTuple):
     totals: Totals
     options: dict[str, Any]  # of the run, as in config.toml
     layout: dict[str, str]
-    leaves: dict[str, np.ndarray]
+    leaves: dict[str, np.ndarray]  # in the file, which is mapped
 
     def carry(self, like: Carry) -> Carry:
-        """The whole carry, in the structure of `like`."""
-        params = self.part("params", like.params)
+        """The whole carry, in the structure of `like`; its arrays are read from the file where they are used."""
+        params = self._mapped("params", like.params)
         origin = dataclasses.replace(like.state.origin, structure=jax.tree.structure(params.cell))
         like = like._replace(state=dataclasses.replace(like.state, origin=origin))
-        return Carry(params, *(self.part(name, getattr(like, name)) for name in Carry._fields[1:]))
+        return Carry(params, *(self._mapped(name, getattr(like, name)) for name in Carry._fields[1:]))
 
     def part(self, name: str, like: Any) -> Any:
         """One part of the carry, such as `params`, in the structure of `like`."""
+        return jax.tree.map(jnp.array, self._mapped(name, like))
+
+    def _mapped(self, name: str, like: Any) -> Any:
         changes = any(_is_in("wiring", leaf) for leaf in self.layout)
         if changes:
             like = self._with_patterns(name, like)
@@ -67,11 +72,13 @@ class Checkpoint(NamedTuple):
                     "snapgrad, JAX or Optax wrote it"
                 )
 
-        def placed(path: Any, leaf: jax.Array) -> jax.Array:
-            array = jnp.array(self.leaves[_name(name, path)])
-            return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+        def found(path: Any, leaf: Any) -> Any:
+            array = self.leaves[_name(name, path)]
+            if _is_key(leaf):
+                return jax.random.wrap_key_data(jnp.array(array), impl=KEYS[str(leaf.dtype)])
+            return array
 
-        return jax.tree_util.tree_map_with_path(placed, like)
+        return jax.tree_util.tree_map_with_path(found, like)
 
     def _with_patterns(self, name: str, like: Any) -> Any:
         """`like` with the patterns that the run had come to."""
@@ -89,13 +96,8 @@ class Checkpoint(NamedTuple):
 
 
 def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> None:
-    """Writes a checkpoint; it appears whole or not at all."""
-    parts = carry._asdict()
-    leaves = {
-        _name(name, where): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        for name, part in parts.items()
-        for where, leaf in jax.tree_util.tree_leaves_with_path(part)
-    }
+    """Writes a checkpoint; it appears whole or not at all. What comes in `Pieces` is written piece by piece."""
+    parts, leaves = carry._asdict(), _leaves(carry)
     if carry.wiring is not None:
         for pattern in {matrix.pattern for matrix in matrices(carry).values()}:
             if not pattern.is_full:
@@ -105,10 +107,32 @@ def write(path: Path, carry: Carry, totals: Totals, options: dict[str, Any]) -> 
     write_arrays(path, leaves, {"totals": totals._asdict(), "options": options, "layout": described})
 
 
+def send(carry: Carry) -> None:
+    """In a process that does not write the run: gives its part of all pieces to the one that calls `write`."""
+    for _, leaf in sorted(_leaves(carry).items()):  # in the order in which they are written
+        if isinstance(leaf, Pieces):
+            for _ in leaf:
+                pass
+
+
+def _leaves(carry: Carry) -> dict[str, np.ndarray | Pieces]:
+    return {
+        _name(name, where): _saved(leaf)
+        for name, part in carry._asdict().items()
+        for where, leaf in jax.tree_util.tree_leaves_with_path(part)
+    }
+
+
+def _saved(leaf: Any) -> np.ndarray | Pieces:
+    if isinstance(leaf, Pieces):
+        return leaf
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
 def read(path: Path) -> Checkpoint:
     """Reads a checkpoint; raises `NotWhole` for anything that `write` has not written."""
     try:
-        leaves, metadata = read_arrays(path)
+        leaves, metadata = map_arrays(path)
         totals = Totals(**metadata["totals"])
         found = Checkpoint(totals, metadata["options"], metadata["layout"], leaves)
     except MemoryError:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from snapgrad.runs import checkpoint
 from snapgrad.runs.checkpoint import Checkpoint, Totals
 from snapgrad.runs.directory import RunDirectory, about
 from snapgrad.runs.disk import Record
@@ -53,4 +54,4 @@ class Follower(RunDirectory):
         pass
 
     def save(self, carry: Carry, totals: Totals, options: Options) -> None:
-        pass
+        checkpoint.send(carry)

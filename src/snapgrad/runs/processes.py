@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from jax.sharding import Mesh
 
 from snapgrad.algorithms.placement import wait_for_all
 from snapgrad.kernels.share import BATCH, PARAMS
+from snapgrad.runs.heartbeat import MOST_SILENT, heartbeat
 
-# A process that answers nothing for so long has died; one whose connection breaks is noticed at once.
-HEARTBEAT_SECONDS = 30
+# After so long JAX ends the others of a process that answers nothing, in its own words: later than `heartbeat.py`.
+JAX_HEARTBEAT_SECONDS = 100
+SHUTDOWN_SECONDS = 30
+LOST = 75  # the exit code, EX_TEMPFAIL of sysexits.h
 
 # What errors of JAX's runtime speak of that come from another process or the way to it, and not from this one.
 ABOUT_OTHERS = ("gloo", "unavailable", "deadline_exceeded", "coordination", "barrier", "heartbeat")
@@ -70,8 +74,8 @@ class Devices:
                     self.coordinator,
                     self.processes,
                     self.process_id,
-                    heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                    shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+                    heartbeat_timeout_seconds=JAX_HEARTBEAT_SECONDS,
+                    shutdown_timeout_seconds=SHUTDOWN_SECONDS,
                 )
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
@@ -171,13 +175,28 @@ def of_the_first(path: Path) -> Path:
 
 @contextmanager
 def others_watched(resume: str) -> Iterator[None]:
-    """Says in one sentence that another process was lost, where JAX would tell of a broken connection."""
+    """Says in one sentence that another process was lost, where JAX would tell of a broken connection.
+
+    One that falls silent, and breaks no connection, ends this process at once: it waits inside a program of XLA, where
+    no exception reaches it.
+    """
+
+    def end(process: int) -> None:
+        print(f"\nerror: {_lost(f'process {process} has been silent for {MOST_SILENT} s', resume)}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(LOST)
+
     try:
-        yield
+        with heartbeat(end):
+            yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if jax.process_count() == 1 or not any(words in str(error).lower() for words in ABOUT_OTHERS):
             raise
-        raise ProcessLost(
-            f"another process of the run has ended or cannot be reached ({str(error).splitlines()[0][:200]}); the last "
-            f"checkpoint is unharmed, go on with: {resume}"
-        ) from None
+        raise ProcessLost(_lost(str(error).splitlines()[0][:200], resume)) from None
+
+
+def _lost(why: str, resume: str) -> str:
+    return (
+        f"another process of the run has ended or cannot be reached ({why}); the last checkpoint is unharmed, go on "
+        f"with: {resume}"
+    )

@@ -63,16 +63,17 @@ def run_training(
         _check_same(run, about(options, experiment.data))
         processes.check_same("options and data", f"{toml.plain(options)} {experiment.data}")
         processes.check_same("the newest checkpoint", str(found and found.totals.tokens))
-        carry, totals = experiment.start(), Totals(0, 0, 0.0)
-        if found is not None:
-            carry, totals = trainer.scatter(found.carry(trainer.gather(carry))), found.totals
-            del found  # as large as the carry
+        if found is None:
+            carry, totals = experiment.start(), Totals(0, 0, 0.0)
+        else:
+            carry, totals = trainer.scatter(found.carry(experiment.template())), found.totals
+            del found  # its file stays open as long
         stopping = stop_requests(_stop_after_the_slice)
         with _resumable(run), _events(run, options, totals.tokens) as write_events, stopping as asked:
             run.forget_after(totals.tokens)
             run.reopen()
             if totals.tokens == 0:
-                run.save(trainer.gather(carry), totals, options)  # so that there is a good one whatever happens
+                run.save(trainer.pieces(carry), totals, options)  # so that there is a good one whatever happens
             return _train(run, options, experiment, carry, totals, (show, write_events), asked)
 
 
@@ -129,7 +130,7 @@ def _train(
         is_due = time.monotonic() - saved_at >= options.checkpoint_every
         number, is_due = processes.agree(asked[0] if asked else 0, is_due)
         if ended or number or is_due:
-            run.save(trainer.gather(carry), totals, options)
+            run.save(trainer.pieces(carry), totals, options)
             saved_at = time.monotonic()
         if ended or number:
             processes.await_the_first()
