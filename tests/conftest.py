@@ -46,7 +46,7 @@ class OneNetworkInOneProcess(LoadScopeScheduling):
 
 def pytest_collection_modifyitems(items):
     """What takes minutes comes first: at the end, the other processes would wait for it."""
-    items.sort(key=lambda item: item.name != "test_every_smoke_passes_killed_or_not")
+    items.sort(key=lambda item: not item.name.startswith("test_every_smoke_passes"))
 
 
 def pytest_unconfigure():

@@ -235,7 +235,6 @@ def test_a_config_beside_its_run_is_left_alone(tmp_path, monkeypatch):
     assert one.code() == 0
     assert (configs / "run-0.toml").read_bytes() == before
     assert not given.exists()
-    one._errors.close()
 
 
 def test_a_process_that_ends_before_its_run_begins_fails_alone(tmp_path, monkeypatch):

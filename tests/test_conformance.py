@@ -146,6 +146,24 @@ def test_a_reset_lane_is_a_fresh_one_and_the_others_do_not_notice(name, variant)
         assert not np.array_equal(flat(warm.cell), flat(one.cell))
 
 
+@pytest.mark.parametrize("variant", ["snap_2", "snap_2_episodic", "snap_topk", "bptt"])
+def test_the_trajectory_of_a_window_comes_with_its_gradient(variant):
+    net, (algorithm, grad) = network("gru"), compiled(variant, "gru")
+    start = algorithm.init(net.params, batch_size=3)
+    _, warm = grad(net.params, start, net.xs[:WINDOW], net.targets[:WINDOW])
+    window = net.xs[WINDOW:], net.targets[WINDOW:]
+    expected, _ = grad(net.params, warm, *window)
+    gradient, _, trajectory = algorithm.grad_along(net.params, warm, *window)
+    assert relative_error(flat(gradient.grads), flat(expected.grads)) < EXACT
+    if variant == "bptt":  # which has no derivatives of single steps
+        assert trajectory is None
+        return
+    s_0 = start.cell if "episodic" in variant else warm.cell
+    h = np.concatenate([s_0[None, :, 0], expected.info.outputs])
+    assert relative_error(np.moveaxis(trajectory.local.h, -1, 1), h[:-1]) < EXACT
+    assert relative_error(np.moveaxis(trajectory.after, -1, 1)[:, :, 0], h[1:]) < EXACT
+
+
 def test_the_smallest_network_and_one_that_nothing_influences():
     tiny, deaf = sg.LSTM(1, 1), sg.UnitCell(deaf_rule, 2, 3)
     params, deaf_params = (sg.Params(cell.init(jax.random.key(0)), ()) for cell in (tiny, deaf))

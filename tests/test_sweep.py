@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import answer, as_in_a_program
+from variants import case
 
+from snapgrad.commands.reproduce import Reproduce
 from snapgrad.reproduction import claims, markdown
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.runs.options import CopyOptions
-from snapgrad.sweep import experiment, local, results, runner
+from snapgrad.sweep import experiment, local, process, results, runner
 from snapgrad.sweep.experiment import SIZES, Claim, Experiment
 from snapgrad.sweep.results import Result
 from snapgrad.sweep.study import Planned, identity
@@ -312,39 +315,77 @@ def program(folder, *arguments, **environment):
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)
 
 
-def reproduce(folder):
-    return program(folder, "reproduce", "all", "--size", "smoke")
+class InThisProcess:
+    """In place of `subprocess.Popen`: a run of a sweep, at once and in this process, where JAX is loaded already."""
+
+    def __init__(self, command, stderr, **others):
+        done = answer(*command[command.index("snapgrad.sweep.worker") + 3 :])  # behind the cores and the parent
+        stderr.write(done.err)
+        self.returncode = done.code
+
+    def poll(self):
+        return self.returncode
 
 
-def test_every_smoke_passes_killed_or_not(tmp_path):
-    killed = reproduce(tmp_path)
+def made_up(one, run) -> Result:
+    """What a run that was not trained may have come to, to draw its experiment."""
+    drawn = {"level": 3, "bits": 1.0, "valid_bits": 2.0}
+    curve = {"tokens": [50, 100], "seconds": [1.0, 2.0], **{name: [value, value] for name, value in drawn.items()}}
+    made = result(run, 3)
+    return dataclasses.replace(made, task=one.content["task"], final={**made.final, **drawn}, curve=curve)
+
+
+# One of each task, with a choice among runs and with patterns that change; and those that are not made of runs.
+TRAINED = ("copy", "costs", "influence", "pruning")
+
+
+@pytest.mark.parametrize("names", [case(TRAINED, id="some"), case(tuple(experiment.names()), quick=False, id="all")])
+def test_every_smoke_passes_and_is_drawn(names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(process.subprocess, "Popen", InThisProcess)
+    everything = [experiment.load(name) for name in experiment.names()]
+    chosen = [one for one in everything if one.name in names]
+    with as_in_a_program():
+        assert Reproduce("all", size="smoke").train(chosen) == []
+    for one in everything:
+        if one in chosen and one.kind == "runs":
+            assert_whole(one, tmp_path)
+        elif one not in chosen:
+            path = results.path_of(tmp_path / "results", f"{one.name}-smoke")
+            results.write(path, [made_up(one, run) for run in one.study("smoke").planned])
+    pages = [tmp_path / "one", tmp_path / "two"]
+    drawn = [markdown.write(everything, "smoke", tmp_path / "results", page) for page in pages]
+    assert all(one.title in (pages[0] / "results.md").read_text() for one in everything)
+    for one, two in zip(*drawn, strict=True):  # the same results give the same files
+        assert one.relative_to(pages[0]) == two.relative_to(pages[1])
+        assert one.read_bytes() == two.read_bytes()
+
+
+def assert_whole(one, folder):
+    found = results.read(results.path_of(folder / "results", f"{one.name}-smoke"))
+    assert len(found) == results.expected(one.study("smoke"))
+    assert {r.status for r in found.values()} == {"finished"}
+
+
+def test_a_sweep_that_is_killed_goes_on(tmp_path):
+    killed = program(tmp_path, "reproduce", "rewiring", "--size", "smoke")
     runs = tmp_path / "runs/reproduce"
     while not any(runs.rglob("checkpoints")):  # something is being trained
         assert killed.poll() is None, killed.communicate()
         time.sleep(0.1)
+    begun = {path: path.stat().st_ino for path in runs.rglob("config.toml")}
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     deadline = time.monotonic() + 60
     while any(_alive(name) for name in runs.rglob("lock")):  # its workers end with it
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    whole = reproduce(tmp_path)
+    whole = program(tmp_path, "reproduce", "rewiring", "--size", "smoke")
     _, err = whole.communicate(timeout=900)
     assert whole.returncode == 0, err
-    page = (runs / "smoke/results.md").read_text()
-    for one in map(experiment.load, experiment.names()):
-        assert one.title in page
-        if one.kind == "runs":
-            found = results.read(results.path_of(tmp_path / "results", f"{one.name}-smoke"))
-            assert len(found) == results.expected(one.study("smoke"))
-            assert {r.status for r in found.values()} == {"finished"}
-    before = {path: path.read_bytes() for path in (runs / "smoke").rglob("*") if path.is_file()}
-    drawn = markdown.write(
-        [experiment.load(n) for n in experiment.names()], "smoke", tmp_path / "results", tmp_path / "again"
-    )
-    assert len(drawn) == len(before)
-    for path, content in before.items():  # the same results give the same files
-        assert (tmp_path / "again" / path.relative_to(runs / "smoke")).read_bytes() == content
+    assert_whole(experiment.load("rewiring"), tmp_path)
+    assert begun  # what was begun is gone on with
+    assert {path: path.stat().st_ino for path in begun} == begun
 
 
 def _alive(lock) -> bool:

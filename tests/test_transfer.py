@@ -18,6 +18,7 @@ from variants import case, relative_error
 
 import snapgrad as sg
 from snapgrad.algorithms import probes as probing
+from snapgrad.algorithms.linearised import linearise
 from snapgrad.algorithms.probes import Absent
 from snapgrad.kernels.select import NATIVE
 from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
@@ -206,7 +207,8 @@ def test_a_probe_has_the_gradient_of_a_weight_of_zero(name, order):
     @jax.jit
     def follow(probes, params, deltas):
         s_0 = jax.tree.map(lambda leaf: jnp.zeros((BATCH, *leaf.shape)), net.cell.initial_state())
-        return probing.follow(NATIVE, net.cell, params, order, probes, s_0, net.xs, deltas)
+        trajectory = linearise(NATIVE, net.cell, net.cell.jacobians(params), params, s_0, net.xs)
+        return probing.follow(NATIVE, net.cell, params, order, probes, trajectory, deltas)
 
     probes = follow(probes, net.params.cell, jnp.stack(deltas))
     for found, whole in zip(matrices(probes.gradients).values(), matrices(expected).values(), strict=True):

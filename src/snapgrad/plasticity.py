@@ -17,6 +17,7 @@ import numpy as np
 
 from snapgrad.algorithms import probes as probing
 from snapgrad.algorithms.interface import Algorithm, Params, State
+from snapgrad.algorithms.linearised import Linearised, linearise
 from snapgrad.algorithms.probes import Absent, ProbedCell, Probes
 from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitParams
@@ -111,15 +112,28 @@ class Plasticity:
             cell=map_matrices(lambda m: SparseMatrix(jnp.where(next(masks), m.values, 0), m.pattern), params.cell)
         )
 
-    def observe(self, wiring: Wiring, params: Params, state: State, window: Any, deltas: jax.Array) -> Wiring:
-        """Counts an update, and takes the probes through the window before it; `state` is where the window began."""
+    def observe(
+        self,
+        wiring: Wiring,
+        params: Params,
+        state: State,
+        window: Any,
+        deltas: jax.Array,
+        trajectory: Linearised | None,
+    ) -> Wiring:
+        """Counts an update, and takes the probes through the window before it; `state` is where the window began.
+
+        Where the algorithm has no `trajectory`, the window is gone through once more.
+        """
         wiring = wiring._replace(updates=wiring.updates + 1)
         if not isinstance(self.rule, Probe):
             return wiring
         assert wiring.probes is not None
         kernel, cell = state.origin.kernel, _probed(state)
+        if trajectory is None:
+            trajectory = linearise(kernel, cell, cell.jacobians(params.cell), params.cell, state.cell, window.xs)
         probes = probing.restart(kernel, wiring.probes, window.is_start)
-        probes = probing.follow(kernel, cell, params.cell, self.rule.order, probes, state.cell, window.xs, deltas)
+        probes = probing.follow(kernel, cell, params.cell, self.rule.order, probes, trajectory, deltas)
         return wiring._replace(probes=probes)
 
     # ---- between two calls of the loop

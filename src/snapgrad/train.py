@@ -377,10 +377,10 @@ class Trainer:
             task, window = self.algorithm.placement.replicated(self.task.window(data, task, steps))
             window = self._checked(window, steps)
             before = self.algorithm.reset(state, window.is_start)
-            gradient, state = self.algorithm.grad(params, before, window.xs, window.targets)
+            gradient, state, trajectory = self.algorithm.grad_along(params, before, window.xs, window.targets)
             grads = gradient.grads
             if plasticity is not None:
-                wiring = plasticity.observe(wiring, params, before, window, gradient.info.deltas)
+                wiring = plasticity.observe(wiring, params, before, window, gradient.info.deltas, trajectory)
                 grads = plasticity.mask(wiring, grads)
             updates, opt_state = self.optimiser.update(grads, opt_state, params)
             params = optax.apply_updates(params, updates)

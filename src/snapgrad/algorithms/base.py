@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from snapgrad import arguments, memory
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.interface import Algorithm, Gradient, Info, Loss, Origin, Params, State
+from snapgrad.algorithms.linearised import Linearised
 from snapgrad.algorithms.pieces import Pieces, as_pieces, on_mesh, reshardings
 from snapgrad.algorithms.placement import EVERYWHERE, LANES, ONE_DEVICE, WINDOW, Placement
 from snapgrad.cells.base import Cell, PyTree
@@ -39,6 +41,7 @@ class Outcome(NamedTuple):
     grads: PyTree  # shaped like the cell's parameters
     cell: PyTree  # the cell's state after the window
     memory: PyTree  # the algorithm's memory after it
+    trajectory: Linearised | None = None  # the window with its derivatives, if the algorithm went through it that way
 
 
 def _cannot_transfer(kernel: Kernel, memory: PyTree, old: PyTree, new: PyTree) -> PyTree:
@@ -133,6 +136,15 @@ def build(
         return start(params, key) if placement.mesh is None else jax.jit(start)(params, key)
 
     def grad(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State]:
+        gradient, state, _ = checked(params, state, xs, targets, along=False)
+        return gradient, state
+
+    def grad_along(params: Params, state: State, xs: Any, targets: Any) -> tuple[Gradient, State, Linearised | None]:
+        return checked(params, state, xs, targets, along=placement.mesh is None)
+
+    def checked(
+        params: Params, state: State, xs: Any, targets: Any, *, along: bool
+    ) -> tuple[Gradient, State, Linearised | None]:
         xs, targets = checks.as_window(xs, targets)
         checks.target_values(loss, targets)
         # The other checks see types, shapes and patterns only, so what has passed once need not be looked at again.
@@ -143,16 +155,20 @@ def build(
             checks.state(state, origin(params))
             checks.window(cell, params, state, xs, targets)
             seen.add(signature)
-        return compute(params, state, xs, targets)
+        return compute(params, state, xs, targets, along)
 
-    @jax.jit
-    def compute(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
+    @partial(jax.jit, static_argnums=4)  # without the trajectory unless it is asked for: it may be long
+    def compute(
+        params: Params, state: State, xs: jax.Array, targets: Any, along: bool
+    ) -> tuple[Gradient, State, Linearised | None]:
         states = specs(state.origin)
         gradients = Gradient(EVERYWHERE, EVERYWHERE, Info(EVERYWHERE, WINDOW, WINDOW, EVERYWHERE))
-        step = placement.map(step_here, (EVERYWHERE, states, WINDOW, WINDOW), (gradients, states))
-        return step(params, state, xs, targets)
+        given, returned = (EVERYWHERE, states, WINDOW, WINDOW), (gradients, states, None)
+        return placement.map(partial(step_here, along), given, returned)(params, state, xs, targets)
 
-    def step_here(params: Params, state: State, xs: jax.Array, targets: Any) -> tuple[Gradient, State]:
+    def step_here(
+        along: bool, params: Params, state: State, xs: jax.Array, targets: Any
+    ) -> tuple[Gradient, State, Linearised | None]:
         kernel = state.origin.kernel
         # What is differentiated by must be a device's own, or JAX would sum over all of them at every step.
         params, s_0 = varying((params, state.cell), xs)
@@ -167,7 +183,7 @@ def build(
         readout_grads, losses, outside = sums
         value, outside = jnp.sum(jnp.mean(losses, axis=1)), outside.astype(jnp.int32)
         gradient = Gradient(value, Params(cell_grads, readout_grads), Info(losses, hs, deltas, outside))
-        return gradient, State(outcome.cell, outcome.memory, state.origin)
+        return gradient, State(outcome.cell, outcome.memory, state.origin), outcome.trajectory if along else None
 
     def reset(state: State, where: Any) -> State:
         checks.maker(state, name, cell, share)
@@ -237,7 +253,7 @@ def build(
     def on(placement: Placement) -> Algorithm:
         return build(name, cell, loss, rule, backend, episodic=episodic, placement=placement)
 
-    made = (init, grad, reset, rewire, structures, gather, scatter, pieces, on)
+    made = (init, grad, grad_along, reset, rewire, structures, gather, scatter, pieces, on)
     return Algorithm(*made, name, cell, loss, episodic, placement)
 
 

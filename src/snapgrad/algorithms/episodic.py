@@ -56,7 +56,7 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
             zero = varying(kernel.zero_credit(blocks, xs.shape[1], param_dtype(params)), delta, kernel.share.part)
             _, pulled = jax.lax.scan(step, zero, (trajectory.local, delta), reverse=True)
             own_params, local = varying((params, trajectory.local), pulled)
-            return Outcome(jacobians.collect(kernel, own_params, local, pulled), s_0, ())
+            return Outcome(jacobians.collect(kernel, own_params, local, pulled), s_0, (), trajectory)
 
         return trajectory.outputs, backward
 

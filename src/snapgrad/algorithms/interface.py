@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from snapgrad.algorithms.linearised import Linearised
 from snapgrad.algorithms.placement import Placement
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel, Structure
@@ -75,6 +76,9 @@ class Algorithm(NamedTuple):
         The gradient over a window xs [T, B, ...], targets [T, B, ...] (any pytree), and the state to go on from. T = 1
         is fully online. It compiles once a window shape, and can be used inside `jit`, `scan` and `vmap`. An episodic
         algorithm starts every window afresh and ignores the state's content.
+    grad_along(params, state, xs, targets) -> (Gradient, state, trajectory)
+        The same, with the derivatives of every step of the window, where the algorithm has worked them out on one
+        device; otherwise None. Whoever follows the network along the window need not work them out again.
     reset(state, where) -> state
         Starts a new sequence in the lanes where `where` [B] is True, and leaves the others as they are.
     rewire(state, old, new) -> state
@@ -94,6 +98,7 @@ class Algorithm(NamedTuple):
 
     init: Callable[..., State]
     grad: Callable[[Params, State, Any, Any], tuple[Gradient, State]]
+    grad_along: Callable[[Params, State, Any, Any], tuple[Gradient, State, Linearised | None]]
     reset: Callable[[State, Any], State]
     rewire: Callable[[State, Params, Params], State]
     structures: Callable[[Params], tuple[Structure, ...] | None]

@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from snapgrad.algorithms.base import param_dtype
-from snapgrad.algorithms.linearised import lane_deltas, linearise
+from snapgrad.algorithms.linearised import Linearised, lane_deltas
 from snapgrad.cells.base import Jacobians, PyTree
 from snapgrad.cells.stack import Stack
 from snapgrad.cells.unit import UnitCell
@@ -80,11 +80,19 @@ def restart(kernel: Kernel, probes: Probes, where: jax.Array) -> Probes:
 
 
 def follow(
-    kernel: Kernel, cell: ProbedCell, params: PyTree, order: int, probes: Probes, s_0: PyTree, xs: Any, deltas: Any
+    kernel: Kernel,
+    cell: ProbedCell,
+    params: PyTree,
+    order: int,
+    probes: Probes,
+    trajectory: Linearised,
+    deltas: jax.Array,
 ) -> Probes:
-    """Takes the probes through a window of the network: from s_0, with inputs xs and dL/dh `deltas` [T, B, ...]."""
+    """Takes the probes through a window of the network, with dL/dh `deltas` [T, B, ...].
+
+    What D and I are made of does not depend on which weights are looked at, so the network's own `trajectory` serves.
+    """
     jacobians, blocks = _jacobians(cell, params, probes.gradients), _blocks(cell, params, probes.gradients, order)
-    trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
     dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics)
     immediate_at = jacobians.immediate_at(kernel, params)
 

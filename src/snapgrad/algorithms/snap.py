@@ -134,7 +134,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
             at = trajectory.local, lane_deltas(cell, trajectory, deltas), noise
             J_0 = varying(memory.J, at)
             (J_T, g), _ = jax.lax.scan(step, (J_0, varying(g, J_0)), at)
-            return Outcome(unravel(g), trajectory.last, Memory(J_T, after))
+            return Outcome(unravel(g), trajectory.last, Memory(J_T, after), trajectory)
 
         return trajectory.outputs, backward
 

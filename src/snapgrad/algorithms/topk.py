@@ -90,7 +90,7 @@ def snap_topk(cell: Cell, loss: Loss, *, k: int, backend: Backend = "auto") -> A
             if kernel.share.params > 1:
                 everywhere = varying(jnp.zeros(kernel.share.params * columns, g.dtype), g)
                 g = jax.lax.dynamic_update_slice(everywhere, g, (first,))[: flat.size]
-            return Outcome(unravel(g), trajectory.last, J_T)
+            return Outcome(unravel(g), trajectory.last, J_T, trajectory)
 
         return trajectory.outputs, backward
 

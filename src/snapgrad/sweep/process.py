@@ -29,6 +29,7 @@ class RunProcess:
         self.directory, self.cores = directory, tuple(cores)
         self._config = directory.with_name(f".{directory.name}.started-with")  # no name that a person's file may have
         arguments = self._arguments(options)
+        self._said: list[str] = []
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  a pipe that nobody reads would fill up and hold it
         worker = [sys.executable, "-m", "snapgrad.sweep.worker", ",".join(map(str, cores)), str(os.getpid())]
         # XLA makes as many threads as NPROC says.
@@ -47,15 +48,16 @@ class RunProcess:
 
     def code(self) -> int | None:
         code = self._process.poll()
-        if code is not None:
+        if code is not None and not self._errors.closed:
             self._config.unlink(missing_ok=True)
+            self._errors.seek(0)
+            self._said = self._errors.read().strip().splitlines()
+            self._errors.close()
         return code
 
     def message(self) -> str:
-        """The last line that it wrote to standard error."""
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        return lines[-1] if lines else ""
+        """The last line that it wrote to standard error, if it has ended."""
+        return self._said[-1] if self._said else ""
 
     def record(self) -> Record | None:
         try:
