@@ -44,16 +44,18 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
       const int64_t first = block.immediate_at + next->nth * stride + strip.first;
       const Term* const factors = call.products.terms.data() + first;
       const uint32_t* const together = call.products.together.data() + first;
-      T values[R * N];
+      // Whole vectors where the sources have them: what one writes beyond its run, the next run overwrites.
+      T values[(R + 1) * N];
       for (int c = 0; c < strip.width;) {
         const int run = static_cast<int64_t>(together[c]) < strip.width - c ? together[c] : strip.width - c;
         const T factor = left[factors[c].entry * lanes];
         const T* const sources = right + factors[c].row * lanes;
+        int i = 0;
         if (lanes == 1) {
-          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i];
-        } else {
-          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i * lanes];
+          const int64_t whole = call.products.right - factors[c].row - N;
+          for (; i < run && i <= whole; i += N) store<T, N>(values + c + i, factor * load<T, N>(sources + i));
         }
+        for (; i < run; ++i) values[c + i] = factor * sources[i * lanes];
         c += run;
       }
       SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
