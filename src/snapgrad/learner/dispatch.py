@@ -32,6 +32,8 @@ def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tup
     the loop.
     """
 
+    function = jax.jit(function, inline=True)  # traced once for its result's shape and for the loop
+
     def one_round(state: Any, *arguments: Any) -> tuple[Any, Any]:
         told = jax.tree.map(lambda out: jnp.zeros(out.shape, out.dtype), jax.eval_shape(function, state, *arguments)[1])
         rounds = jax.lax.optimization_barrier(jnp.int32(1))
