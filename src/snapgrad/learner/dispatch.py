@@ -31,7 +31,6 @@ def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tup
     the body of a loop runs in the thread that is there. XLA must not see that there is only one round, or it removes
     the loop.
     """
-
     function = jax.jit(function, inline=True)  # traced once for its result's shape and for the loop
 
     def one_round(state: Any, *arguments: Any) -> tuple[Any, Any]:
