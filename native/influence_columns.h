@@ -5,6 +5,9 @@
 // nearest cache; each new row is then built in registers from the old rows that its entries of D name, multiplied into
 // the gradient and written back. So J is read once and written once, and every value of D is used for a whole strip.
 
+// Between single samples from Python a pool falls asleep, and then takes several times as long to wake as in a loop.
+constexpr int64_t kAwake = 4;
+
 // The run of thing i.
 int64_t run_of(const Runs& runs, int64_t i) {
   int64_t run = runs.near[i / Runs::kNear];
@@ -93,7 +96,7 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
 
   // A task is a run of consecutive strips, for one lane after the other: J is then read in order, a strip's gradient is
   // always summed in the order of the lanes, and no two tasks write to the same place.
-  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles, pool);
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles / kAwake, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
     constexpr int64_t kSlots = kAccumulators * kLanes<T>;
