@@ -17,6 +17,9 @@ import jax.numpy as jnp
 
 SETTING = "jax_cpu_enable_async_dispatch"
 
+# Weights and moments are overwritten where they stand; without this XLA copies them first, in every round of a loop.
+COMPILER_OPTIONS: dict[str, bool | str] = {"xla_cpu_copy_insertion_use_region_analysis": True}
+
 
 def in_this_thread() -> None:
     """Asks JAX to run programs on CPU in the thread that calls them, if it is not too late for that."""
