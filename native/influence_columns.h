@@ -5,6 +5,16 @@
 // nearest cache; each new row is then built in registers from the old rows that its entries of D name, multiplied into
 // the gradient and written back. So J is read once and written once, and every value of D is used for a whole strip.
 
+// Between single samples from Python a pool falls asleep, and then takes several times as long to wake as in a loop.
+constexpr int64_t kAwake = 4;
+
+// The run of thing i.
+int64_t run_of(const Runs& runs, int64_t i) {
+  int64_t run = runs.near[i / Runs::kNear];
+  while (runs.begins[run + 1] <= i) ++run;
+  return run;
+}
+
 template <class T, class S, int N, int R>
 void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& strip, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
@@ -41,20 +51,22 @@ void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& str
       SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += d * load<T, N>(old + j * N);
     }
     if (next != end_immediate && next->row == row) {
-      const int64_t first = block.immediate_at + next->nth * stride + strip.first;
-      const Term* const factors = call.products.terms.data() + first;
-      const uint32_t* const together = call.products.together.data() + first;
-      T values[R * N];
-      for (int c = 0; c < strip.width;) {
-        const int run = static_cast<int64_t>(together[c]) < strip.width - c ? together[c] : strip.width - c;
-        const T factor = left[factors[c].entry * lanes];
-        const T* const sources = right + factors[c].row * lanes;
+      const SumsPlan& products = call.products;
+      const int64_t first = block.immediate_at + next->nth * stride + strip.first, end = first + strip.width;
+      // Whole vectors where the sources have them: what one writes beyond its run, the next run overwrites.
+      T values[(R + 1) * N];
+      for (int64_t run = run_of(products.runs, first), from = first, to; from < end; ++run, from = to) {
+        to = products.runs.begins[run + 1] < end ? products.runs.begins[run + 1] : end;
+        const Term term = products.run_terms[run];
+        const T factor = left[term.entry * lanes];
+        const int64_t source = term.row + (from - products.runs.begins[run]), length = to - from;
+        T* const out = values + (from - first);
+        int64_t i = 0;
         if (lanes == 1) {
-          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i];
-        } else {
-          for (int i = 0; i < run; ++i) values[c + i] = factor * sources[i * lanes];
+          const int64_t whole = products.right - source - N;
+          for (; i < length && i <= whole; i += N) store<T, N>(out + i, factor * load<T, N>(right + source + i));
         }
-        c += run;
+        for (; i < length; ++i) out[i] = factor * right[(source + i) * lanes];
       }
       SNAPGRAD_UNROLL for (int j = 0; j < R; ++j) sum[j] += load<T, N>(values + at(j));
       ++next;
@@ -84,30 +96,33 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
 
   // A task is a run of consecutive strips, for one lane after the other: J is then read in order, a strip's gradient is
   // always summed in the order of the lanes, and no two tasks write to the same place.
-  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles, pool);
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles / kAwake, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
     constexpr int64_t kSlots = kAccumulators * kLanes<T>;
-    const int64_t slots = (range.end - range.begin) * kSlots;
-    Scratch<T> old_rows(plan.most_rows * kSlots), gradients(slots);
-    __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(slots));
-    for (int64_t lane = 0; lane < call.tiles; ++lane) {
-      for (int64_t s = range.begin; s < range.end; ++s) {
-        T* const gradient = gradients.data + (s - range.begin) * kSlots;
-        with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
-          influence_columns<T, S, decltype(n)::value, decltype(r)::value>(call, lane, strips.all[s], old_rows.data,
-                                                                         gradient);
-        });
+    // With one lane a strip's gradient is whole at once: nothing has to be kept for the next lane.
+    const int64_t kept = call.tiles == 1 ? 1 : range.end - range.begin;
+    Scratch<T> old_rows(plan.most_rows * kSlots), gradients(kept * kSlots);
+    for (int64_t begin = range.begin; begin < range.end; begin += kept) {
+      __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(kept * kSlots));
+      for (int64_t lane = 0; lane < call.tiles; ++lane) {
+        for (int64_t s = begin; s < begin + kept; ++s) {
+          T* const gradient = gradients.data + (s - begin) * kSlots;
+          with_vectors<kLanes<T>, kAccumulators>(strips.all[s].width, [&](auto n, auto r) {
+            influence_columns<T, S, decltype(n)::value, decltype(r)::value>(call, lane, strips.all[s], old_rows.data,
+                                                                           gradient);
+          });
+        }
       }
-    }
-    for (int64_t s = range.begin; s < range.end; ++s) {
-      const Strip& strip = strips.all[s];
-      const T* const gradient = gradients.data + (s - range.begin) * kSlots;
-      const int64_t column = plan.blocks[strip.block].column_at + strip.first;
-      for (int64_t c = 0; c < strip.width;) {
-        const int64_t run = plan.column_run[column + c], left = strip.width - c, n = run < left ? run : left;
-        __builtin_memcpy(out + plan.column_param[column + c], gradient + c, sizeof(T) * static_cast<size_t>(n));
-        c += n;
+      for (int64_t s = begin; s < begin + kept; ++s) {
+        const Strip& strip = strips.all[s];
+        const T* const gradient = gradients.data + (s - begin) * kSlots;
+        const int64_t first = plan.blocks[strip.block].column_at + strip.first, end = first + strip.width;
+        for (int64_t run = run_of(plan.column_runs, first), from = first, to; from < end; ++run, from = to) {
+          to = plan.column_runs.begins[run + 1] < end ? plan.column_runs.begins[run + 1] : end;
+          T* const there = out + plan.run_param[run] + (from - plan.column_runs.begins[run]);
+          __builtin_memcpy(there, gradient + (from - first), sizeof(T) * static_cast<size_t>(to - from));
+        }
       }
     }
   });

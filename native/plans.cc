@@ -186,9 +186,10 @@ BlocksPlan::BlocksPlan(int64_t n_states, int64_t n_params, Rows dynamics_rows, R
     most_terms = std::max(most_terms, static_cast<int64_t>(net.terms.size()));
     most_columns = std::max<int64_t>(most_columns, block.width);
   }
-  column_run.assign(column_param.size(), 1);
-  for (int64_t c = static_cast<int64_t>(column_param.size()) - 2; c >= 0; --c) {
-    if (column_param[c] + 1 == column_param[c + 1]) column_run[c] = column_run[c + 1] + 1;
+  column_runs.assign(static_cast<int64_t>(column_param.size()),
+                     [&](int64_t c) { return column_param[c - 1] + 1 == column_param[c]; });
+  for (size_t run = 0; run + 1 < column_runs.begins.size(); ++run) {
+    run_param.push_back(column_param[column_runs.begins[run]]);
   }
   group_credit();
   lane_strips = cut(1, most_strip_columns);
@@ -303,10 +304,10 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
   }
   for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
   if (!is_product) return;
-  together.assign(terms.size(), 1);
-  for (int64_t i = sums - 2; i >= 0; --i) {
-    if (terms[i].entry == terms[i + 1].entry && terms[i].row + 1 == terms[i + 1].row) together[i] = together[i + 1] + 1;
-  }
+  runs.assign(sums, [&](int64_t i) {
+    return terms[i - 1].entry == terms[i].entry && terms[i - 1].row + 1 == terms[i].row;
+  });
+  for (size_t run = 0; run + 1 < runs.begins.size(); ++run) run_terms.push_back(terms[runs.begins[run]]);
 }
 
 }  // namespace snapgrad

@@ -44,6 +44,26 @@ struct Term {
   uint32_t entry, row;
 };
 
+// Things 0 .. n - 1 in runs, each of things that follow one another in some way. Kernels go from run to run: what they have
+// to read is then short and stays in the caches, which an index for every thing does not.
+struct Runs {
+  static constexpr int64_t kNear = 16;
+  std::vector<uint32_t> begins;  // of every run, and n
+  std::vector<uint32_t> near;    // the run of every kNear-th thing
+
+  // goes_on(i): thing i is in the run of thing i - 1.
+  template <class GoesOn>
+  void assign(int64_t n, GoesOn&& goes_on) {
+    begins.clear();
+    near.clear();
+    for (int64_t i = 0; i < n; ++i) {
+      if (i == 0 || !goes_on(i)) begins.push_back(static_cast<uint32_t>(i));
+      if (i % kNear == 0) near.push_back(static_cast<uint32_t>(begins.size() - 1));
+    }
+    begins.push_back(static_cast<uint32_t>(n));
+  }
+};
+
 // A set of state entries R, and D[R, R].
 struct Subnetwork {
   std::vector<int32_t> rows;          // the state entries
@@ -98,7 +118,8 @@ struct BlocksPlan : Plan {
   std::vector<Subnetwork> subnetworks;
   std::vector<Block> blocks;
   std::vector<int32_t> column_param;       // the parameter of every column
-  std::vector<int32_t> column_run;         // how many columns from each on have parameters that follow one another
+  Runs column_runs;                        // of columns whose parameters follow one another
+  std::vector<int32_t> run_param;          // the first parameter of each run
   bool is_complete = true;                 // every parameter has a column of J
   std::vector<ImmediateRow> immediate_rows;  // block by block, by row
   int64_t most_rows = 0, most_terms = 0, most_columns = 0;  // of any block
@@ -138,7 +159,8 @@ struct MatrixPlan : Plan {
 struct SumsPlan : Plan {
   int64_t left, right, sums;
   bool is_product = true;          // every sum has one term
-  std::vector<uint32_t> together;  // of products: how many from each on have the same left factor, and right ones in order
+  Runs runs;                       // of products: with the same left factor, and right ones in order
+  std::vector<Term> run_terms;     // the first of each run
   std::vector<uint32_t> starts;
   std::vector<Term> terms;  // {left, right}
 

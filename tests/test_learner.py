@@ -1,4 +1,4 @@
-"""The learner for streams: the same bits as a loop written by hand, in every form, and whatever the stream brings."""
+"""The learner for streams: a loop written by hand, the same bits in every form, and whatever the stream brings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from jax.flatten_util import ravel_pytree
 import snapgrad as sg
 from snapgrad.kernels.native import settled
 from snapgrad.learner import cache
+from snapgrad.learner.settings import MOST_CLIP
 from snapgrad.learner.widening import widen
-from snapgrad.optimisers import ELEMENTWISE, make, parse
+from snapgrad.optimisers import BOUNDED, ELEMENTWISE, make, parse
 
 INPUTS, UNITS, STEPS = 3, 5, 24
 RNG = np.random.default_rng(0)
@@ -74,11 +75,11 @@ def test_learner_is_a_loop_of_snap_and_optax(fresh):
     opt_state, state = optimiser.init(params), algo.init(params, 1)
     for x, y in zip(XS, YS, strict=True):
         params, opt_state, state, prediction, loss = step(params, opt_state, state, jnp.array(x), jnp.array(y))
-        assert learner.learn(x, y) == (float(prediction), float(loss))
+        assert learner.learn(x, y) == pytest.approx((float(prediction), float(loss)), rel=1e-10)
     found = learner.__getstate__()["carry"]
     for own, other in ((found.params, params), (found.opt_state, opt_state), (found.state, state)):
         for leaf, wanted in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
-            np.testing.assert_array_equal(leaf, wanted)
+            np.testing.assert_allclose(leaf, wanted, rtol=1e-10, atol=1e-14)
     assert learner.counts["samples"] == STEPS
 
 
@@ -353,9 +354,10 @@ def test_bad_values_are_clipped():
     assert learner.counts["skipped"] == 1
 
 
-def test_updates_that_would_break_weights_are_not_made():
+@pytest.mark.parametrize("clip", [None, 1.0])  # everything is checked, and the gradient alone
+def test_updates_that_would_break_weights_are_not_made(clip):
     """A gradient that is not finite, and one whose square is not: the moments of Adam would be broken for good."""
-    learner = sg.OnlineLearner(INPUTS, 1, units=2, clip=None, limit=None, loss=lambda p, y: p * y * 1e200)
+    learner = sg.OnlineLearner(INPUTS, 1, units=2, clip=clip, limit=None, loss=lambda p, y: p * y * 1e200)
     learner.learn(XS[0], -1e-200)
     weights, counts = leaves(learner)[:5], learner.counts
     for y in (1e150, 1e-30):
@@ -365,6 +367,22 @@ def test_updates_that_would_break_weights_are_not_made():
     assert all_finite(learner)
     learner.learn(XS[2], -1e-200)
     assert not all(map(np.array_equal, weights, leaves(learner)[:5]))
+
+
+@pytest.mark.parametrize("call", BOUNDED, ids=str)
+def test_a_bounded_optimiser_makes_nothing_infinite_of_bounded_gradients(call):
+    """Of the largest, the smallest and none, in turns and for long: only the gradient is checked for these."""
+    optimiser = make(call, 1.0)
+    update = jax.jit(optimiser.update)
+    params = jnp.array([1.0, -1e3, 0.0, 1e30], jnp.float32)
+    state = optimiser.init(params)
+    sizes = [MOST_CLIP, 1e-38, 0.0, -MOST_CLIP, 1e-19, 1e-45]
+    for step in range(300):
+        gradient = jnp.array([sizes[step % 6], sizes[step // 50], 0.0, 1e-45], jnp.float32)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        assert all(np.isfinite(leaf).all() for leaf in map(np.asarray, jax.tree.leaves((params, state))))
 
 
 def test_a_state_that_is_not_finite_starts_anew():

@@ -65,6 +65,17 @@ def test_a_saturated_order_keeps_what_rtrl_keeps(name, sparsity):
 
 
 @every_network_and_a_deeper_stack
+def test_of_the_dynamics_what_lies_within_some_block_is_used(name, sparsity):
+    net = network(name, sparsity)
+    jacobians = net.cell.jacobians(net.params.cell)
+    for order in (1, 2):
+        blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
+        reach = blocks.reach.mask()
+        together = np.einsum("gi,gj->ij", reach.astype(int), reach.astype(int)) > 0
+        np.testing.assert_array_equal(blocks.dynamics.mask(), jacobians.dynamics.mask() & together)
+
+
+@every_network_and_a_deeper_stack
 def test_values_of_both_jacobians_equal_autodiff(name, sparsity):
     net = network(name, sparsity)
     jacobians, params = net.cell.jacobians(net.params.cell), net.params.cell

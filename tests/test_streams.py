@@ -87,6 +87,25 @@ def test_encoding_changes_nothing_and_learning_encodes_by_what_was_seen_before()
     assert other.encode(sample)[2] == 0  # its only value so far is its mean
 
 
+def test_what_was_encoded_is_learnt_as_if_it_had_not_been():
+    """Encoding keeps what it read for `learn`, which may get other values, or equal ones that mean something else."""
+    one, other = Features(8, standardise=True), Features(8, standardise=True)
+    x = {"a": 1.0, "b": 2.0}
+    for features in (one, other):
+        features.learn(x)
+        features.learn({"a": 2.0, "b": 5.0})
+    for changed in (dict(x), {"a": 1.0, "b": 3.0}, {"a": True, "b": 2}, {"b": 2.0, "a": 1.0}, {"a": 1.0}, {}):
+        one.encode(x)
+        assert one.learn(changed).tolist() == other.learn(changed).tolist()
+        assert one.state() == other.state()
+    one.encode(x)
+    x["a"] = 7.0
+    assert one.learn(x).tolist() == other.learn(x).tolist()
+    one.encode(x)
+    one.learn(x), other.learn(x)
+    assert one.learn(x).tolist() == other.learn(x).tolist()  # moments have moved on since it was encoded
+
+
 def test_the_order_of_the_features_in_a_sample_does_not_matter():
     one, other = Features(16, True), Features(16, True)
     for number in range(5):

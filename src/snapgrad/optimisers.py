@@ -28,6 +28,10 @@ class Call(NamedTuple):
         return f"{self.name}({given})" if given else self.name
 
 
+# Those whose state and updates stay bounded where gradients are, with the arguments that they have by default.
+BOUNDED = [Call(name, {}) for name in ("adam", "adamw", "rmsprop", "sgd")]
+
+
 def parse(text: str) -> Call:
     """The call that `adam` or `adam(b1=0.5, eps=1e-4)` spells; the arguments are literals by name."""
     wanted = f"`optimiser` must be a name or a call such as adam(b1=0.5), got {text!r}"

@@ -17,6 +17,9 @@ import jax.numpy as jnp
 
 SETTING = "jax_cpu_enable_async_dispatch"
 
+# Weights and moments are overwritten where they stand; without this XLA copies them first, in every round of a loop.
+COMPILER_OPTIONS: dict[str, bool | str] = {"xla_cpu_copy_insertion_use_region_analysis": True}
+
 
 def in_this_thread() -> None:
     """Asks JAX to run programs on CPU in the thread that calls them, if it is not too late for that."""
@@ -31,6 +34,7 @@ def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tup
     the body of a loop runs in the thread that is there. XLA must not see that there is only one round, or it removes
     the loop.
     """
+    function = jax.jit(function, inline=True)  # traced once for its result's shape and for the loop
 
     def one_round(state: Any, *arguments: Any) -> tuple[Any, Any]:
         told = jax.tree.map(lambda out: jnp.zeros(out.shape, out.dtype), jax.eval_shape(function, state, *arguments)[1])

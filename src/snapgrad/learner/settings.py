@@ -26,6 +26,7 @@ from snapgrad.readouts import Readout
 
 UNITS = 64
 LEARNING_RATE = 3e-3
+MOST_CLIP = 1e6  # its square is far from infinite
 GIVEN = ("cell", "algorithm", "loss", "optimiser")  # may be objects, which a file cannot hold
 
 
@@ -93,7 +94,7 @@ class Settings:
         """How the network learns."""
         objective = Objective(Readout(self.outputs, self.hidden), self.loss)
         guards = Guards(self.limit, self.bad_values, self.influence_limit, self.influence_growth)
-        return Learning(self._algorithm(cell, objective), objective, self._optimiser(), guards)
+        return Learning(self._algorithm(cell, objective), objective, self._optimiser(), guards, self._is_bounded())
 
     def make_params(self, cell: Cell, objective: Objective) -> Params:
         """Fresh parameters."""
@@ -150,6 +151,13 @@ class Settings:
         # One vector in place of many small arrays: for one sample at a time, calls cost as much as arithmetic.
         elementwise = isinstance(self.optimiser, str) and call.name in optimisers.ELEMENTWISE
         return optax.flatten(made) if elementwise else made
+
+    def _is_bounded(self) -> bool:
+        """Whether the optimiser makes nothing infinite of a finite gradient: then that need not be checked."""
+        if not isinstance(self.optimiser, str) or self.clip is None:
+            return False
+        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
+        return optimisers.parse(self.optimiser) in optimisers.BOUNDED and rate <= 1 and self.clip <= MOST_CLIP
 
     # ---- as JSON
 

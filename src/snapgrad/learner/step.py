@@ -37,6 +37,7 @@ class Learning:
     objective: Objective
     optimiser: optax.GradientTransformation
     guards: Guards
+    bounded: bool = False  # a finite gradient makes a finite update and a finite state of the optimiser
 
     def start(self, params: Params, lanes: int, key: jax.Array) -> Carry:
         """Before the first sample."""
@@ -74,7 +75,7 @@ class Learning:
         # As vectors: for one sample, every operation on its own costs more than its arithmetic.
         (g, _), (u, _), (p, unravel) = map(ravel_pytree, (gradient.grads, updates, params))
         # A weight and an update whose squares are finite have a finite sum.
-        whole = is_finite((g, u, new_opt_state))
+        whole = is_finite(g if self.bounded else (g, u, new_opt_state))
         accepted = asked.any() & whole
         params = unravel(jnp.where(accepted, p + u, p))
         opt_state = jax.tree.map(lambda *both: jnp.where(accepted, *both), new_opt_state, opt_state)

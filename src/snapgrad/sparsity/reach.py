@@ -13,13 +13,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from snapgrad.sparsity.pattern import Pattern
+
+if TYPE_CHECKING:  # importing it takes a third as long as JAX, and SnAp-1 does without it
+    import scipy.sparse as sp
+
+FEW = 8  # state entries that a parameter touches at once, up to which their pairs are looked at one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +142,8 @@ class Blocks:
 @lru_cache(maxsize=32)
 def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Blocks:
     """The blocks of SnAp-`order`; `order=None` follows the graph to its end, which is exact RTRL."""
+    if order == 1 and groups.entries.by_row.other.shape[1] <= FEW:
+        return Blocks(groups, dynamics, _within(groups.entries, dynamics), groups.entries)
     reach = _spread(_csr(groups.entries), dynamics, order)
     if reach.nnz == reach.shape[0] * reach.shape[1]:  # as on a dense network: nothing is left to find out
         return Blocks(groups, dynamics, dynamics, Pattern.full(groups.entries.shape))
@@ -161,6 +167,14 @@ def estimated_reach(groups: Groups, dynamics: Pattern, order: int | None, sample
     return float(heights.sum() * (len(used) / max(1, len(chosen)))), float(kept)
 
 
+def _within(reach: Pattern, dynamics: Pattern) -> Pattern:
+    """The entries of D that have both ends in one row of `reach`."""
+    states = reach.by_row.other
+    found = np.unique(dynamics.find(states[:, :, None], states[:, None, :]))
+    found = found[found < dynamics.nnz]
+    return Pattern(dynamics.rows[found], dynamics.cols[found], dynamics.shape)
+
+
 def _spread(reach: sp.csr_array[Any], dynamics: Pattern, order: int | None) -> sp.csr_array[Any]:
     """What the rows of `reach` lead to within `order - 1` more steps."""
     spread, steps = _csr(dynamics).T.tocsr(), 0
@@ -174,6 +188,8 @@ def _spread(reach: sp.csr_array[Any], dynamics: Pattern, order: int | None) -> s
 
 
 def _csr(pattern: Pattern) -> sp.csr_array[Any]:
+    import scipy.sparse as sp
+
     return sp.csr_array((np.ones(pattern.nnz), (pattern.rows, pattern.cols)), shape=pattern.shape)
 
 
@@ -181,5 +197,5 @@ def _dot(left: sp.csr_array[Any], right: sp.csr_array[Any]) -> sp.csr_array[Any]
     # A nearly full product is far faster as a dense one.
     multiply_adds = left.nnz * right.nnz / max(1, right.shape[0])
     if multiply_adds > 0.02 * left.shape[0] * right.shape[0] * right.shape[1]:
-        return sp.csr_array(left.toarray() @ right.toarray())
+        return type(left)(left.toarray() @ right.toarray())
     return (left @ right).tocsr()

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 import zlib
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,14 +55,18 @@ class Features:
         self.owned = max(1, slots - slots // 4)  # the others are shared
         self.places: dict[Key, int] = {}
         self.moments = [Moments() for _ in range(slots)]
+        self._last: tuple[tuple[Any, ...], tuple[Any, ...], Reading] | None = None  # names, values
 
     def encode(self, x: Sample) -> np.ndarray:
         """The vector [slots] of a sample."""
-        return np.array(self._read(x).values, np.float32)
+        reading = self._read(x)
+        self._last = tuple(x), tuple(x.values()), reading
+        return np.array(reading.values, np.float32)
 
     def learn(self, x: Sample) -> np.ndarray:
         """The vector of a sample, by what was seen before it; then the sample is taken in."""
-        values, numbers, new = self._read(x)
+        values, numbers, new = self._recall(x) or self._read(x)
+        self._last = None
         for moments, number in numbers:
             moments.take(number)
         for key, value in sorted(new, key=lambda pair: _text(pair[0])):  # the order in a dict means nothing
@@ -81,6 +87,17 @@ class Features:
         keys = (Word(*name) if len(name) == 2 else name[0] for name in state["names"])
         self.places = {key: place for place, key in enumerate(keys)}
         self.moments = [Moments(*moments) for moments in state["moments"]]
+        self._last = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def _recall(self, x: Sample) -> Reading | None:
+        """The reading of a sample that was the last to be encoded: most are predicted, then learnt."""
+        if self._last is None or not isinstance(x, Mapping) or tuple(x) != self._last[0]:
+            return None
+        # The very same objects: 1, True and 1.0 are equal, and are read differently.
+        return self._last[2] if all(map(operator.is_, x.values(), self._last[1])) else None
 
     def _read(self, x: Sample) -> Reading:
         if not isinstance(x, Mapping):
@@ -121,7 +138,7 @@ class Features:
         """The slot of a key, and its sign there."""
         if (place := self.places.get(key)) is not None:
             return place, 1
-        code = zlib.crc32(_text(key).encode(errors="surrogatepass"))
+        code = _name_code(key) if type(key) is str else _code(key)
         shared = max(1, self.slots - self.owned)
         return self.slots - 1 - code % shared, 1 if code & 1 << 31 else -1
 
@@ -150,6 +167,13 @@ def _unscaled(value: float | bool | str) -> float:
     if isinstance(value, bool):
         return 1.0 if value else -1.0
     return math.copysign(math.inf, value)  # beyond float32: for the learner's guards to deal with
+
+
+def _code(key: Key) -> int:
+    return zlib.crc32(_text(key).encode(errors="surrogatepass"))
+
+
+_name_code = lru_cache(maxsize=1024)(_code)
 
 
 def _text(key: Key) -> str:

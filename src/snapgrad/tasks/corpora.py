@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-import urllib.request
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +108,8 @@ def find_or_download(name: str, data_dir: Path) -> Path:
     data_dir.mkdir(parents=True, exist_ok=True)
     archive = data_dir / f"{name}.zip"
     partial = archive.with_suffix(".part")
+    import urllib.request  # not needed by anybody else, and slow to import
+
     try:
         urllib.request.urlretrieve(ARCHIVES[name].url, partial)
     except OSError as error:
