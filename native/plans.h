@@ -127,6 +127,7 @@ struct MatrixPlan : Plan {
   int64_t rows, cols, entries;
   std::vector<uint32_t> starts, back_starts;
   std::vector<Term> terms, back_terms;  // row by row: entry, column; column by column: entry, row
+  std::vector<int32_t> order, back_order;  // in which rows, and columns, are worked on
 
   MatrixPlan(int64_t cols, Rows pattern);
 };
@@ -137,7 +138,8 @@ struct SumsPlan : Plan {
   bool is_product = true;          // every sum has one term
   std::vector<uint32_t> together;  // of products: how many from each on have the same left factor, and right ones in order
   std::vector<uint32_t> starts;
-  std::vector<Term> terms;  // {left, right}
+  std::vector<Term> terms;     // {left, right}
+  std::vector<int32_t> order;  // in which sums are worked on
 
   SumsPlan(int64_t left, int64_t right, Indices starts, Indices left_of, Indices right_of);
 };
