@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t kNearestCache = 26 << 10;  // bytes of a first-level cache that a kernel may count on
 constexpr int64_t kCreditBytes = 64;          // a row of Lambda in the credit step: sixteen lanes of floats
 constexpr int64_t kManyTerms = 16;            // a row, for sharing D to pay
-constexpr int64_t kNeighbours = 256;          // rows that are worked on in the order of their terms
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
 
 [[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
@@ -74,20 +73,6 @@ std::vector<int32_t> by_count(int64_t n, Count&& count) {
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return count(a) > count(b); });
-  return order;
-}
-
-// The same for the rows that `starts` divide terms into, but only among neighbours: parts of the order are then alike in
-// their cost, and near each other in memory.
-std::vector<int32_t> by_count_of_neighbours(const std::vector<uint32_t>& starts) {
-  const auto rows = static_cast<int64_t>(starts.size()) - 1;
-  std::vector<int32_t> order;
-  for (int64_t first = 0; first < rows; first += kNeighbours) {
-    const auto n = std::min(kNeighbours, rows - first);
-    for (int32_t i : by_count(n, [&](int32_t i) { return starts[first + i + 1] - starts[first + i]; })) {
-      order.push_back(static_cast<int32_t>(first) + i);
-    }
-  }
   return order;
 }
 
@@ -298,8 +283,6 @@ MatrixPlan::MatrixPlan(int64_t n_cols, Rows pattern)
     terms.push_back({static_cast<uint32_t>(e), static_cast<uint32_t>(pattern.columns[e])});
   }
   transpose(cols, starts, terms, back_starts, back_terms);
-  order = by_count_of_neighbours(starts);
-  back_order = by_count_of_neighbours(back_starts);
 }
 
 SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices left_of, Indices right_of)
@@ -314,7 +297,6 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
   for (int64_t i = 0; i < left_of.size; ++i) {
     terms.push_back({static_cast<uint32_t>(left_of[i]), static_cast<uint32_t>(right_of[i])});
   }
-  order = by_count_of_neighbours(starts);
   for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
   if (!is_product) return;
   together.assign(terms.size(), 1);

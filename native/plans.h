@@ -127,7 +127,6 @@ struct MatrixPlan : Plan {
   int64_t rows, cols, entries;
   std::vector<uint32_t> starts, back_starts;
   std::vector<Term> terms, back_terms;  // row by row: entry, column; column by column: entry, row
-  std::vector<int32_t> order, back_order;  // in which rows, and columns, are worked on
 
   MatrixPlan(int64_t cols, Rows pattern);
 };
@@ -138,8 +137,7 @@ struct SumsPlan : Plan {
   bool is_product = true;          // every sum has one term
   std::vector<uint32_t> together;  // of products: how many from each on have the same left factor, and right ones in order
   std::vector<uint32_t> starts;
-  std::vector<Term> terms;     // {left, right}
-  std::vector<int32_t> order;  // in which sums are worked on
+  std::vector<Term> terms;  // {left, right}
 
   SumsPlan(int64_t left, int64_t right, Indices starts, Indices left_of, Indices right_of);
 };

@@ -18,13 +18,12 @@ void over_batch(int64_t batch, Run&& run) {
 
 // out[row, lanes] = sum over the row's terms of values[entry] * x[term.row, lanes].
 template <class T, int N, int R>
-void product_rows(const T* values, const T* x, T* out, const uint32_t* starts, const Term* terms, const int32_t* order,
-                  int64_t first, int64_t end, int64_t batch, int64_t lanes) {
+void product_rows(const T* values, const T* x, T* out, const uint32_t* starts, const Term* terms, int64_t first_row,
+                  int64_t end_row, int64_t batch, int64_t lanes) {
   using V = Vector<T, N>;
   const int64_t last = lanes - N;
   const auto at = [last](int j) { return j < R - 1 ? j * N : last; };
-  for (int64_t i = first; i < end; ++i) {
-    const int64_t row = order[i];
+  for (int64_t row = first_row; row < end_row; ++row) {
     V sum[R] = {};
     for (uint32_t t = starts[row]; t < starts[row + 1]; ++t) {
       const T value = values[terms[t].entry];
@@ -40,7 +39,6 @@ void product(const Product& call, Pool& pool) {
   const MatrixPlan& plan = call.plan;
   const uint32_t* const starts = (call.transposed ? plan.back_starts : plan.starts).data();
   const Term* const terms = (call.transposed ? plan.back_terms : plan.terms).data();
-  const int32_t* const order = (call.transposed ? plan.back_order : plan.order).data();
   const int64_t rows = call.transposed ? plan.cols : plan.rows;
   const int64_t vectors = (call.batch + kLanes<T> - 1) / kLanes<T>;
   const int64_t tasks = task_count((plan.entries + 4 * rows) * vectors, pool);
@@ -48,7 +46,7 @@ void product(const Product& call, Pool& pool) {
     over_batch<T>(call.batch, [&](auto n, auto r, int64_t from, int64_t lanes) {
       product_rows<T, decltype(n)::value, decltype(r)::value>(
           static_cast<const T*>(call.values), static_cast<const T*>(call.x) + from, static_cast<T*>(call.out) + from,
-          starts, terms, order, rows * task / tasks, rows * (task + 1) / tasks, call.batch, lanes);
+          starts, terms, rows * task / tasks, rows * (task + 1) / tasks, call.batch, lanes);
     });
   });
 }

@@ -9,8 +9,7 @@ void sums_range(const Sums& call, int64_t first_lane, int64_t first, int64_t end
   const T* const left = static_cast<const T*>(call.left) + first_lane;
   const T* const right = static_cast<const T*>(call.right) + (kShared ? 0 : first_lane);
   T* const out = static_cast<T*>(call.out) + first_lane;
-  for (int64_t n = first; n < end; ++n) {
-    const int64_t i = plan.order[n];
+  for (int64_t i = first; i < end; ++i) {
     Vector<T, N> sum[R] = {};
     for (uint32_t t = plan.starts[i]; t < plan.starts[i + 1]; ++t) {
       const T* const l = left + plan.terms[t].entry * lanes;

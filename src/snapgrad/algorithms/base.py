@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -293,23 +292,11 @@ def readout_gradient(
 
     def objective(readout: PyTree, hs: jax.Array) -> tuple[jax.Array, jax.Array]:
         over_batch = jax.vmap(loss, in_axes=(None, 0, 0))
-        losses = each_step(partial(over_batch, readout), hs, targets)
+        losses = jax.vmap(over_batch, in_axes=(None, 0, 0))(readout, hs, targets)
         return jnp.sum(jnp.mean(losses, axis=1)) / shards, losses
 
     (readout_grads, deltas), losses = jax.grad(objective, argnums=(0, 1), has_aux=True)(readout, hs)
     return losses, readout_grads, deltas
-
-
-def each_step(function: Callable[..., Any], *windows: PyTree) -> PyTree:
-    """A function of what belongs to one step, on all steps of a window, [T, ...].
-
-    A window of one step, as online, goes without the axis of time: XLA then finds that it can multiply by a transposed
-    matrix where it is, and turns none round in memory.
-    """
-    if len(jax.tree.leaves(windows)[0]) != 1:
-        return jax.vmap(function)(*windows)
-    only = function(*jax.tree.map(lambda leaf: leaf[0], windows))
-    return jax.tree.map(lambda leaf: leaf[None], only)
 
 
 def state_deltas(cell: Cell, trajectory: Trajectory, deltas: jax.Array) -> jax.Array:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from snapgrad.algorithms.base import each_step
 from snapgrad.cells.base import Cell, Jacobians, Local, PyTree
 from snapgrad.kernels.base import Kernel
 
@@ -38,8 +37,7 @@ def linearise(
     # The barriers: what is read in two layouts would be computed for each of them, with strides in between.
     s_0 = jax.lax.optimization_barrier(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), s_0))
     s_T, (after, local) = jax.lax.scan(step, s_0, jnp.moveaxis(xs, 1, -1))
-    of_lanes = jax.vmap(cell.output, in_axes=-1, out_axes=-1)
-    outputs = each_step(lambda s_t: jnp.moveaxis(of_lanes(s_t), -1, 0), after)
+    outputs = jax.vmap(jax.vmap(cell.output, in_axes=-1))(after)
     return Linearised(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), s_T), outputs, after, local)
 
 
@@ -49,4 +47,4 @@ def lane_deltas(cell: Cell, window: Linearised, deltas: jax.Array) -> jax.Array:
     def one(s_t: PyTree, delta_t: jax.Array) -> jax.Array:
         return ravel_pytree(jax.vjp(cell.output, s_t)[1](delta_t)[0])[0]
 
-    return each_step(jax.vmap(one, in_axes=(-1, 0), out_axes=-1), window.after, deltas)
+    return jax.vmap(jax.vmap(one, in_axes=(-1, 0), out_axes=-1))(window.after, deltas)
