@@ -34,9 +34,9 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const LaneVa
   }
   V g[C];
   SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) g[c] = load<T, N>(gradient + c * N);
-  const ImmediateRow* next = plan.immediate_rows.data() + block.entry_at;
-  const ImmediateRow* const end_immediate = next + block.entries;
-  int64_t next_row = next != end_immediate ? next->row : -1;
+  const ImmediateRow* immediate = plan.immediate_rows.data() + block.entry_at;
+  const ImmediateRow* const end_immediate = immediate + block.entries;
+  int64_t immediate_row = immediate != end_immediate ? immediate->row : -1;
   const uint32_t* const first_at = old_at;
   const uint32_t* const starts = net.starts.data() + 1;
   const int32_t* const states = net.rows.data();
@@ -58,14 +58,14 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const LaneVa
       const T* const old = in_register(old_rows + *old_at);
       SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) sum[c] += d * load<T, N>(old + c * N);
     }
-    if (row == next_row) {
+    if (row == immediate_row) {
       const Term* const factors = call.products.terms.data() + block.immediate_at +
-                                  static_cast<int64_t>(next->nth) * block.width + strip.first;
+                                  static_cast<int64_t>(immediate->nth) * block.width + strip.first;
       SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
         sum[c] += load<T, N>(at.left + factors[c].entry * lanes) * load<T, N>(at.right + factors[c].row * lanes);
       }
-      ++next;
-      next_row = next != end_immediate ? next->row : -1;
+      ++immediate;
+      immediate_row = immediate != end_immediate ? immediate->row : -1;
     }
     const V weight = load<T, N>(at.delta + states[row] * lanes);
     SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) {
@@ -84,39 +84,67 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const LaneVa
   SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) store<T, N>(gradient + c * N, g[c]);
 }
 
-// Columns [first, end) of a block of one row, as in SnAp-1 where a unit has one state: nothing has to be copied, and all
-// tiles are worked on before the next column, to follow the pattern once.
+// Columns [first, end) of a block of one row, as in SnAp-1 where a unit has one state: nothing has to be copied, and D and
+// delta stay in registers.
 template <class T, class S, int Tile>
-void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T>* past, int first, int end) {
-  constexpr int N = kTogether<T, Tile>;
+void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T>* past, int first, int end, T* gradient) {
+  constexpr int N = kTogether<T, Tile>, kParts = Tile / N;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
-  const int64_t lanes = call.tiles * Tile, next_tile = (call.room - 1) * Tile;
+  const int64_t lanes = call.tiles * Tile;
   const bool has_immediate = block.entries > 0;
-  const T* const dynamics =
-      net.terms.empty() ? nullptr : static_cast<const T*>(call.dynamics) + net.terms[0].entry * lanes;
-  const T* const delta = static_cast<const T*>(call.delta) + net.rows[0] * lanes;
   const Term* const factors = call.products.terms.data() + block.immediate_at;
   const int32_t* const param = plan.column_param.data() + block.column_at;
-  for (int c = first; c < end; ++c) {
-    S* J = static_cast<S*>(call.influence) + (block.influence_at + c) * Tile;
-    const T* const left = static_cast<const T*>(call.left) + (has_immediate ? factors[c].entry * lanes : 0);
-    const T* const right = static_cast<const T*>(call.right) + (has_immediate ? factors[c].row * lanes : 0);
-    V g{};
-    for (int64_t lane = 0; lane < lanes; lane += N, J += lane % Tile == 0 ? N + next_tile : N) {
-      V sum{};
-      if (dynamics) sum = load<T, N>(dynamics + lane) * only<T, N>(load<BitsOf<T>, N>(past + lane), load<T, N>(J));
-      if (has_immediate) sum += load<T, N>(left + lane) * load<T, N>(right + lane);
-      g += load<T, N>(delta + lane) * sum;
-      if constexpr (kIsRounded<S>) {
-        const uint32_t place = row_place(plan, net.rows[0]) + static_cast<uint32_t>(param[c]) * kGolden;
-        store_rounded<N>(J, sum, load<uint32_t, N>(call.noise + lane) ^ place, load<uint32_t, N>(call.noise + lanes + lane));
-      } else {
-        store<T, N>(J, sum);
-      }
+  for (int64_t tile = 0; tile < call.tiles; ++tile) {
+    const T* const left = static_cast<const T*>(call.left) + tile * Tile;
+    const T* const right = static_cast<const T*>(call.right) + tile * Tile;
+    V d[kParts] = {}, weight[kParts];
+    Vector<BitsOf<T>, N> has_past[kParts] = {};
+    SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
+      const int64_t lane = tile * Tile + part * N;
+      weight[part] = load<T, N>(static_cast<const T*>(call.delta) + net.rows[0] * lanes + lane);
+      if (net.terms.empty()) continue;
+      d[part] = load<T, N>(static_cast<const T*>(call.dynamics) + net.terms[0].entry * lanes + lane);
+      has_past[part] = load<BitsOf<T>, N>(past + lane);
     }
-    static_cast<T*>(call.gradient)[param[c]] = total<T, N>(g);
+    S* J = static_cast<S*>(call.influence) + (tile * call.room + block.influence_at + first) * Tile;
+    for (int c = first; c < end; ++c, J += Tile) {
+      V g = tile == 0 ? V{} : load<T, N>(gradient + (c - first) * N);
+      SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
+        V sum = d[part] * only<T, N>(has_past[part], load<T, N>(J + part * N));
+        if (has_immediate) {
+          sum += load<T, N>(left + factors[c].entry * lanes + part * N) * load<T, N>(right + factors[c].row * lanes + part * N);
+        }
+        g += weight[part] * sum;
+        if constexpr (kIsRounded<S>) {
+          const uint32_t* const word = call.noise + tile * Tile + part * N;
+          const uint32_t place = row_place(plan, net.rows[0]) + static_cast<uint32_t>(param[c]) * kGolden;
+          store_rounded<N>(J + part * N, sum, load<uint32_t, N>(word) ^ place, load<uint32_t, N>(word + lanes));
+        } else {
+          store<T, N>(J + part * N, sum);
+        }
+      }
+      store<T, N>(gradient + (c - first) * N, g);
+    }
+  }
+  for (int c = first; c < end; ++c) {
+    static_cast<T*>(call.gradient)[param[c]] = total<T, N>(load<T, N>(gradient + (c - first) * N));
+  }
+}
+
+// Asks for what a block takes from D, the factors of I and delta. They lie anywhere, and a small block ends before they come.
+template <class T>
+void prefetch_values(const InfluenceStep& call, const Block& block) {
+  constexpr size_t kFew = 32;
+  const Subnetwork& net = call.plan.subnetworks[block.subnetwork];
+  if (net.terms.size() > kFew) return;
+  const int64_t lanes = call.tiles * call.tile;
+  for (const Term& term : net.terms) __builtin_prefetch(static_cast<const T*>(call.dynamics) + term.entry * lanes);
+  for (const int32_t state : net.rows) __builtin_prefetch(static_cast<const T*>(call.delta) + state * lanes);
+  const Term* const factors = call.products.terms.data() + block.immediate_at;
+  for (int64_t i = 0; i < static_cast<int64_t>(block.entries) * block.width; ++i) {
+    __builtin_prefetch(static_cast<const T*>(call.right) + factors[i].row * lanes);
   }
 }
 
@@ -153,7 +181,8 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
       const Block& block = plan.blocks[number];
       const Subnetwork& net = plan.subnetworks[block.subnetwork];
       if (net.rows.size() == 1) {
-        influence_row<T, S, Tile>(call, block, past.data, strips.all[s].first, strips.all[end - 1].first + strips.all[end - 1].width);
+        influence_row<T, S, Tile>(call, block, past.data, strips.all[s].first,
+                                  strips.all[end - 1].first + strips.all[end - 1].width, gradients.data);
         continue;
       }
       __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(block.width) * N);
@@ -172,6 +201,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
             store<T, N>(in_order.data + (part * terms + t) * N, load<T, N>(from + part * N));
           }
         }
+        if (tile == 0 && end < range.end) prefetch_values<T>(call, plan.blocks[strips.all[end].block]);
         for (int64_t i = s; i < end; ++i) {
           const Strip& strip = strips.all[i];
           for (int part = 0; part < kParts; ++part) {
