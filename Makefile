@@ -21,7 +21,8 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# -S: without the editable install of .venv, so that the sanitized build is the one that is imported.
+# -S: without the editable install of .venv, so that the sanitized build is the one that is imported. In one process: workers of
+# pytest-xdist would be started without -S.
 sanitize: .venv/ready
 	rm -rf build/sanitized
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/sanitized \
@@ -30,7 +31,7 @@ sanitize: .venv/ready
 	PYTHONPATH=build/sanitized:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/python -S -m pytest -n auto -m "" tests/test_native.py tests/test_elementwise.py
+	  $(BIN)/python -S -m pytest -n 0 -m "" tests/test_native.py tests/test_elementwise.py
 
 kill-test: .venv/ready
 	$(BIN)/python tests/kills.py --kills 100
