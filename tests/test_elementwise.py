@@ -56,13 +56,27 @@ def test_functions_are_accurate_to_a_few_units_in_the_last_place(dtype):
         assert units.max() < 5
 
 
-def test_functions_of_what_is_not_finite_or_very_large():
+@pytest.mark.parametrize("lanes", [1, 16])  # the rest of a vector, and whole ones
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_of_what_is_not_finite_or_very_large(dtype, lanes):
     function = Elementwise(lambda x: (jnp.exp(x), jax.nn.sigmoid(x), jnp.tanh(x)), 1)
-    x = jnp.asarray([0.0, -0.0, 1000.0, -1000.0, np.inf, -np.inf, np.nan])[:, None]
-    exp, logistic, tanh = (np.asarray(found)[:, 0] for found in NATIVE.elementwise(function, 7, [x], (1, 1, 1)))
+    x = jnp.asarray([0.0, -0.0, 1000.0, -1000.0, np.inf, -np.inf, np.nan], dtype)[:, None].repeat(lanes, 1)
+    exp, logistic, tanh = (np.asarray(found)[:, -1] for found in NATIVE.elementwise(function, 7, [x], (1, 1, 1)))
     np.testing.assert_array_equal(exp, [1, 1, np.inf, 0, np.inf, 0, np.nan])
     np.testing.assert_array_equal(logistic, [0.5, 0.5, 1, 0, 1, 0, np.nan])
     np.testing.assert_array_equal(tanh, [0, 0, 1, -1, 1, -1, np.nan])
+
+
+def test_exponentials_near_the_ends_of_float32():
+    function = Elementwise(lambda x: (jnp.exp(x), jax.nn.sigmoid(x)), 1)
+    x = np.concatenate([np.linspace(-87.3, 88.7, 2000), np.linspace(-103.0, -87.3, 200)]).astype(np.float32)
+    found = NATIVE.elementwise(function, len(x), [jnp.asarray(x)[:, None]], (1, 1))
+    exp, logistic = (np.asarray(values)[:, 0] for values in found)
+    wanted = np.exp(x.astype(np.float64))
+    normal = wanted >= np.finfo(np.float32).tiny  # below, zero is as near as XLA comes
+    np.testing.assert_allclose(exp[normal], wanted[normal], rtol=4e-7)
+    np.testing.assert_allclose(logistic[normal], (wanted / (1 + wanted))[normal], rtol=4e-7)
+    assert np.all(exp[~normal] <= np.finfo(np.float32).tiny)
 
 
 def test_outputs_that_are_inputs_constants_or_the_same():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import jax
 
-from snapgrad.runs.heartbeat import MOST_SILENT, Heartbeat
+from snapgrad.runs import heartbeat as module
+from snapgrad.runs.heartbeat import ENDED, MOST_SILENT, Heartbeat, heartbeat
 
 
 class Store:
@@ -50,6 +54,25 @@ def test_a_process_that_has_ended_is_not_silent():
     other.beat()
     other.end()
     assert first_silent(own, 3 * MOST_SILENT) is None
+
+
+class SlowStore(Store):
+    """One that takes its time over a count."""
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        if value != ENDED:
+            time.sleep(0.3)
+        super().key_value_set(key, value, allow_overwrite)
+
+
+def test_a_beat_under_way_does_not_overwrite_the_end(monkeypatch):
+    store = SlowStore()
+    monkeypatch.setattr(module.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(module.distributed, "global_state", SimpleNamespace(client=store))
+    with heartbeat(lambda process: None):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert list(store.values.values()) == [ENDED]
 
 
 def test_a_store_that_does_not_answer_is_that_of_a_silent_first_process():

@@ -70,6 +70,12 @@ def test_native_equals_reference_in_float32_for_batches_of_any_size(batch_size, 
     assert relative_error(native, reference) < TOLERANCE[np.float32]
 
 
+@pytest.mark.parametrize("batch_size", [17, 40])
+def test_blocks_of_one_row_over_several_tiles(batch_size):
+    native, reference = both_backends("snap_1", network("gru", dtype=np.float32), batch_size)
+    assert relative_error(native, reference) < TOLERANCE[np.float32]
+
+
 def values_for(blocks, batch_size, dtype, seed=0):
     """D, I and delta: any numbers."""
     rng = np.random.default_rng(seed)

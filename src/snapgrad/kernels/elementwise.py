@@ -105,7 +105,7 @@ class Values:
         return [self._simplified(name, *operands)]
 
     def _constant(self, value: Any) -> int:
-        if np.shape(value) != () or np.result_type(value) != self.dtype:
+        if isinstance(value, jax.core.Tracer) or np.shape(value) != () or np.result_type(value) != self.dtype:
             raise Unknown
         return self.number("constant", float(value))
 

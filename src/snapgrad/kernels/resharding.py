@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from snapgrad.kernels.share import Share
 
-SLICE_BYTES = 1 << 22  # of a slice, unless a single place of a tile takes more
+SLICE_BYTES = 1 << 22  # of a slice with its indices, unless a single place of a tile takes more
+INDEX_BYTES = 96  # that working out where a place goes takes beside its values: a dozen integers
 
 Order = Callable[[NDArray[Any], NDArray[Any], bool], NDArray[Any]]
 
@@ -177,7 +178,7 @@ class Resharding:
 
 
 def _slices(places: int, bytes_a_place: int) -> Iterator[tuple[int, int]]:
-    step = max(1, SLICE_BYTES // max(1, bytes_a_place))
+    step = max(1, SLICE_BYTES // (bytes_a_place + INDEX_BYTES))
     return ((first, min(first + step, places)) for first in range(0, places, step))
 
 

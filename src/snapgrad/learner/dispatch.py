@@ -18,13 +18,23 @@ import jax.numpy as jnp
 SETTING = "jax_cpu_enable_async_dispatch"
 
 # Weights and moments are overwritten where they stand; without this XLA copies them first, in every round of a loop.
-COMPILER_OPTIONS: dict[str, bool | str] = {"xla_cpu_copy_insertion_use_region_analysis": True}
+IN_PLACE = "xla_cpu_copy_insertion_use_region_analysis"
 
 
 def in_this_thread() -> None:
     """Asks JAX to run programs on CPU in the thread that calls them, if it is not too late for that."""
     if SETTING.upper() not in os.environ:
         jax.config.update(SETTING, False)
+
+
+def compiled(lowered: Any) -> Any:
+    """The program, which overwrites in place if this XLA knows how; later ones may have another name for it."""
+    try:
+        return lowered.compile({IN_PLACE: True})
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        if IN_PLACE not in str(error):
+            raise
+        return lowered.compile()
 
 
 def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:

@@ -322,7 +322,7 @@ class OnlineLearner:
 
         program = jax.jit(dispatch.in_one_thread(flat), donate_argnums=0) if changes else jax.jit(flat)
         with cache.on_disk():
-            compiled = program.lower(self._leaves, *arguments).compile(dispatch.COMPILER_OPTIONS)
+            compiled = dispatch.compiled(program.lower(self._leaves, *arguments))
         self._programs[name] = compiled
         return compiled
 

@@ -91,6 +91,7 @@ def heartbeat(lost: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
         done.set()
+        threads[0].join(BEAT_SECONDS)  # a beat that is under way would overwrite the end
         own.end()
     finally:
         done.set()
