@@ -68,6 +68,7 @@ class SlowStore(Store):
 def test_a_beat_under_way_does_not_overwrite_the_end(monkeypatch):
     store = SlowStore()
     monkeypatch.setattr(module.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(module.jax, "process_index", lambda: 0)
     monkeypatch.setattr(module.distributed, "global_state", SimpleNamespace(client=store))
     with heartbeat(lambda process: None):
         time.sleep(0.05)
