@@ -360,80 +360,6 @@ ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyB
   });
 }
 
-// Operands are [..., n rows, lanes], each n inputs of the program, or [..., n rows, 1] for all lanes; results likewise.
-ffi::Error elementwise(ffi::ThreadPool threads, ffi::Span<const int32_t> code, ffi::Span<const double> constants,
-                       int64_t registers, int64_t rows, ffi::RemainingArgs operands, ffi::RemainingRets results) {
-  return guarded([&] {
-    if (operands.size() == 0 || results.size() == 0 || rows < 1 || registers < 0) {
-      throw Mismatch("snapgrad: an element-wise program must have operands, results and rows");
-    }
-    const auto buffer = [](auto&& found) {
-      if (!found.has_value()) throw Mismatch("snapgrad: an operand or result is missing");
-      return *found;
-    };
-    ffi::AnyBuffer first = *buffer(results.get<ffi::AnyBuffer>(0));
-    const ffi::DataType type = first.element_type();
-    const Type kind = arithmetic(type);
-    const int64_t lanes = dimension("result", first, 1);
-    // Where each input and output begins, and how far it lies from that of the next example that is vmapped over.
-    std::vector<const char*> from;
-    std::vector<char*> to;
-    std::vector<int64_t> from_stride, to_stride;
-    std::vector<uint8_t> is_shared;
-    const auto width = static_cast<int64_t>(ffi::ByteWidth(type));
-    const int64_t outer = check("result", first, type, {dimension("result", first, 2), lanes});
-    const auto cut = [&](const char* name, ffi::AnyBuffer& whole, int64_t of_lanes, auto&& put) {
-      const int64_t length = dimension(name, whole, 2);
-      check_equal(name, check(name, whole, type, {length, of_lanes}), outer);
-      if (length % rows != 0) throw Mismatch(std::string("snapgrad: `") + name + "` must be a multiple of `rows` long");
-      for (int64_t at = 0; at < length; at += rows) {
-        put(static_cast<char*>(whole.untyped_data()) + at * of_lanes * width, length * of_lanes * width);
-      }
-    };
-    for (size_t i = 0; i < operands.size(); ++i) {
-      ffi::AnyBuffer whole = buffer(operands.get<ffi::AnyBuffer>(i));
-      const bool is_one = dimension("operand", whole, 1) == 1;
-      cut("operand", whole, is_one ? 1 : lanes, [&](char* data, int64_t stride) {
-        from.push_back(data);
-        from_stride.push_back(stride);
-        is_shared.push_back(is_one && lanes != 1);
-      });
-    }
-    for (size_t i = 0; i < results.size(); ++i) {
-      ffi::AnyBuffer whole = *buffer(results.get<ffi::AnyBuffer>(i));
-      cut("result", whole, lanes, [&](char* data, int64_t stride) {
-        to.push_back(data);
-        to_stride.push_back(stride);
-      });
-    }
-    const auto inputs = static_cast<int64_t>(from.size()), outputs = static_cast<int64_t>(to.size());
-    const int64_t places = inputs + outputs + static_cast<int64_t>(constants.size()) + registers;
-    constexpr size_t kFields = sizeof(Instruction) / sizeof(int32_t);
-    if (code.size() % kFields != 0) throw Mismatch("snapgrad: `code` must have four numbers an instruction");
-    std::vector<Instruction> program;
-    for (size_t i = 0; i < code.size(); i += kFields) {
-      const int32_t operation = code[i];
-      const bool known = operation >= 0 && operation <= static_cast<int32_t>(Operation::kTanh);
-      const auto is_place = [&](int64_t place) { return place >= 0 && place < places; };
-      if (!known || !is_place(code[i + 1]) || !is_place(code[i + 2]) || !is_place(code[i + 3]) || code[i + 1] < inputs) {
-        throw Mismatch("snapgrad: `code` must have known operations on places that exist, and write to none of the inputs");
-      }
-      program.push_back({static_cast<Operation>(operation), code[i + 1], code[i + 2], code[i + 3]});
-    }
-    XlaPool pool(threads);
-    for (int64_t i = 0; i < outer && lanes > 0; ++i) {
-      kernels().elementwise(kind,
-                            {program.data(), static_cast<int64_t>(program.size()), rows, lanes, inputs, outputs,
-                             static_cast<int64_t>(constants.size()), registers,
-                             reinterpret_cast<const void* const*>(from.data()), is_shared.data(),
-                             reinterpret_cast<void* const*>(to.data()), constants.begin()},
-                            pool);
-      for (size_t p = 0; p < from.size(); ++p) from[p] += from_stride[p];
-      for (size_t p = 0; p < to.size(); ++p) to[p] += to_stride[p];
-    }
-  });
-}
-
 XLA_FFI_DEFINE_HANDLER(kInstantiate, [](std::string_view plan) { return instantiate(plan); },
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
 XLA_FFI_DEFINE_HANDLER(kInstantiateInfluence, instantiate,
@@ -465,15 +391,6 @@ XLA_FFI_DEFINE_HANDLER(kProduct, product,
                        SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
-XLA_FFI_DEFINE_HANDLER(kElementwise, elementwise,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Attr<ffi::Span<const int32_t>>("code")
-                           .Attr<ffi::Span<const double>>("constants")
-                           .Attr<int64_t>("registers")
-                           .Attr<int64_t>("rows")
-                           .RemainingArgs()
-                           .RemainingRets());
 
 // ---- Python
 
@@ -560,7 +477,6 @@ NB_MODULE(_native, m) {
     out["snapgrad_product"] = stages(kProduct, kInstantiateProduct);
     out["snapgrad_sampled_product"] = stages(kSampledProduct, kInstantiate);
     out["snapgrad_sums"] = stages(kSums, kInstantiate);
-    out["snapgrad_elementwise"] = stages(kElementwise);
     return out;
   });
 }

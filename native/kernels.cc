@@ -15,8 +15,6 @@ namespace {
 #include "credit.h"
 #include "product.h"
 #include "sums.h"
-#include "functions.h"
-#include "elementwise.h"
 
 void run_influence_step(Type arithmetic, Type storage, const InfluenceStep& call, Pool& pool) {
   if (arithmetic == Type::kFloat64) return influence_step<double, double>(call, pool);
@@ -40,7 +38,6 @@ const Kernels kernels = {
     run<Product, product<float>, product<double>>,
     run<SampledProduct, sampled_product<float>, sampled_product<double>>,
     run<Sums, sums<float>, sums<double>>,
-    run<Elementwise, elementwise<float>, elementwise<double>>,
 };
 
 }  // namespace SNAPGRAD_TARGET

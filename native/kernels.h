@@ -74,25 +74,6 @@ struct Sums {
   void* out;          // [room, lanes]
 };
 
-// One operation of an element-wise program: the place `out` from the places `a` and `b`, or from `a` alone.
-enum class Operation : int32_t { kCopy, kNegate, kAdd, kSubtract, kMultiply, kDivide, kExp, kLogistic, kTanh };
-struct Instruction {
-  Operation operation;
-  int32_t out, a, b;
-};
-
-// outputs <- a program on inputs, element by element. Its places are inputs, outputs, constants and registers, in that order.
-struct Elementwise {
-  const Instruction* code;
-  int64_t length;
-  int64_t rows, lanes;
-  int64_t inputs, outputs, constants, registers;
-  const void* const* input;  // [rows, lanes] each, or [rows] where `is_shared` by all lanes
-  const uint8_t* is_shared;
-  void* const* output;  // [rows, lanes] each
-  const double* constant;
-};
-
 struct Kernels {
   const char* name;
   int vector_bytes;
@@ -101,7 +82,6 @@ struct Kernels {
   void (*product)(Type, const Product&, Pool&);
   void (*sampled_product)(Type, const SampledProduct&, Pool&);
   void (*sums)(Type, const Sums&, Pool&);
-  void (*elementwise)(Type, const Elementwise&, Pool&);
 };
 
 // The best that this machine can run, or what the environment variable SNAPGRAD_INSTRUCTIONS names.

@@ -161,9 +161,6 @@ for batch_size in (1, 16):
         J, g = step(blocks, J, D, I, delta, words)
     note(J.J.astype(np.float32), g)
 note(*NATIVE.credit_step(blocks, NATIVE.zero_credit(blocks, 16, np.float32) + 1, D, delta))
-from snapgrad.cells.rule import step_with_derivatives
-rule = step_with_derivatives(sg.GRU(4, 500), 0)
-note(*NATIVE.elementwise(rule, 500, [jax.random.normal(jax.random.key(2), (7 * 500, 70), np.float32)], (1, 5)))
 weights = sg.GRU(4, 500).init(jax.random.key(0), sparsity=0.9, dtype=np.float32).recurrent
 def objective(values, x):
     return jax.numpy.sin(jax.vmap(lambda x: NativeMatrix(values, weights.pattern) @ x)(x)).sum()

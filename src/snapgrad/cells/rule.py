@@ -19,7 +19,6 @@ from jax.extend.core import Literal
 from numpy.typing import NDArray
 
 from snapgrad.cells.detection import jacobian_patterns
-from snapgrad.kernels.elementwise import Elementwise
 
 if TYPE_CHECKING:
     from snapgrad.cells.unit import UnitCell
@@ -54,27 +53,21 @@ def apply_rule(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> jax.
 
 def rule_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> RuleDerivatives:
     """A, U, V of every unit, as `apply_rule` takes them; zero where there is none."""
-    step, table = step_with_derivatives(cell, biases=0), rule_table(cell)
-    found = jax.vmap(step.function)(*s, *u, *v)[cell.states :]
-    padded = jnp.stack([*found, jnp.zeros(cell.units, s.dtype)])
+    _, flat = apply_with_derivatives(cell, *(part[..., None] for part in (s, u, v)))
+    table = rule_table(cell)
+    padded = jnp.concatenate([flat.reshape(len(table.first), -1), jnp.zeros((1, cell.units), flat.dtype)])
     return RuleDerivatives(*(padded[numbers] for numbers in table[:3]))
 
 
-@lru_cache(maxsize=32)
-def step_with_derivatives(cell: UnitCell, biases: int) -> Elementwise:
-    """F of one unit: s, u and v, and what is added to u and to v, to the next s and the derivatives of `rule_table`.
+def apply_with_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """F on every unit of a batch, s [S, k, B], u and v [G, k, B] to the next s, and the derivatives of `rule_table`.
 
-    All are scalars: S, G and G of them, and G of each of the `biases`, which are none, that of u, or both.
+    These are [derivatives * k, B], in the order of their numbers.
     """
-    S, G = cell.states, cell.gates
-
-    def step(*scalars: jax.Array) -> tuple[jax.Array, ...]:
-        s, parts = scalars[:S], [scalars[at : at + G] for at in range(S, len(scalars), G)]
-        u, v = (tuple(map(jnp.add, parts[via], parts[2 + via])) if biases > via else parts[via] for via in (0, 1))
-        s_t, derivatives = _with_derivatives(cell.rule, s, u, v)
-        return *s_t, *(derivatives[n] for n in rule_table(cell).first)
-
-    return Elementwise(step, S + (2 + biases) * G)
+    on_all = jax.vmap(jax.vmap(cell.rule))  # of components apart: nothing is stacked, to be cut up again
+    s_t, derivatives = _with_derivatives(on_all, tuple(s), tuple(u), tuple(v))
+    nothing = jnp.zeros((0, s.shape[2]), s.dtype)
+    return jnp.stack(s_t), jnp.concatenate([nothing, *(derivatives[n] for n in rule_table(cell).first)])
 
 
 def _with_derivatives(rule: Any, s: Any, u: Any, v: Any) -> tuple[Any, list[Any]]:

@@ -226,15 +226,11 @@ class UnitCell(Cell):
 
     def preactivations(self, params: UnitParams, s: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The pre-activations u and v, [G, units] each: the only place where parameters enter."""
-        u, v = self.products(params, s[0], x)
-        u = u + params.bias
+        u = multiply(params.input, x) + params.bias
+        v = multiply(params.recurrent, s[0])
         if params.recurrent_bias is not None:
             v = v + params.recurrent_bias
         return u.reshape(self.gates, self.units), v.reshape(self.gates, self.units)
-
-    def products(self, params: UnitParams, h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The pre-activations without biases, [G * units] each, of the state's first component."""
-        return multiply(params.input, x), multiply(params.recurrent, h)
 
     def multiplied(self, params: UnitParams) -> tuple[Pattern, ...]:
         return tuple(m.pattern for m in (params.recurrent, params.input) if not m.pattern.is_full)

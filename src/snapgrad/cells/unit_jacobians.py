@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.cells.base import Jacobians, as_vector
-from snapgrad.cells.rule import rule_structure, rule_table, step_with_derivatives
+from snapgrad.cells.rule import apply_with_derivatives, rule_structure, rule_table
 from snapgrad.kernels.base import Kernel, Products, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
@@ -181,16 +181,11 @@ class UnitJacobians(Jacobians):
         self, kernel: Kernel, params: UnitParams
     ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, UnitLocal]]:
         cell, ready = self.cell, kernel.ready(params)
-        products = jax.vmap(lambda h, x: cell.products(ready, h, x), in_axes=-1, out_axes=-1)
-        biases = [bias[:, None] for bias in (params.bias, params.recurrent_bias) if bias is not None]
-        step, sizes = step_with_derivatives(cell, len(biases)), (cell.states, len(self._table.first))
+        preactivations = jax.vmap(lambda s, x: cell.preactivations(ready, s, x), in_axes=-1, out_axes=-1)
 
         def forward(s_tm1: jax.Array, x_t: jax.Array) -> tuple[jax.Array, UnitLocal]:
-            # The barrier: it would be copied for each of the two that read it.
-            flat = jax.lax.optimization_barrier(s_tm1.reshape(-1, s_tm1.shape[2]))
-            h = flat[: cell.units]
-            s_t, derivatives = kernel.elementwise(step, cell.units, [flat, *products(h, x_t), *biases], sizes)
-            return s_t.reshape(s_tm1.shape), UnitLocal(derivatives, h, x_t)
+            s_t, derivatives = apply_with_derivatives(cell, s_tm1, *preactivations(s_tm1, x_t))
+            return s_t, UnitLocal(derivatives, s_tm1[0], x_t)
 
         return forward
 

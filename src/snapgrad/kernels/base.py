@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from snapgrad.kernels.elementwise import Elementwise
 from snapgrad.kernels.share import ALL, Share
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
@@ -96,16 +94,6 @@ class Kernel(abc.ABC):
     @abc.abstractmethod
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
         """`sums` of `left` [n, B] with `right` [m, B], or [m, 1] for all lanes."""
-
-    def elementwise(
-        self, function: Elementwise, rows: int, operands: Sequence[jax.Array], results: Sequence[int]
-    ) -> tuple[jax.Array, ...]:
-        """A function of scalars on every element.
-
-        Operands are [n * rows, B], n of its arguments, or [n * rows, 1] for all lanes. Its values come as arrays
-        [m * rows, B], of as many of them as `results` say.
-        """
-        return function.by_xla(rows, operands, results)
 
     @abc.abstractmethod
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
 from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
-from snapgrad.kernels.elementwise import Elementwise, Program, program
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.resharding import WHOLE, Order, Resharding, Split
 from snapgrad.kernels.share import ALL, BATCH, PARAMS, Share, varying
@@ -108,16 +106,6 @@ class NativeKernel(Kernel):
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
         out = jax.ShapeDtypeStruct((self._room(sums, len(sums.starts) - 1), left.shape[1]), left.dtype)
         return _call("sums", out)(left, right, plan=self._plan(sums))
-
-    def elementwise(
-        self, function: Elementwise, rows: int, operands: Sequence[jax.Array], results: Sequence[int]
-    ) -> tuple[jax.Array, ...]:
-        dtype, lanes = operands[0].dtype, max(operand.shape[-1] for operand in operands)
-        made = program(function, dtype)
-        if made is None:
-            return super().elementwise(function, rows, operands, results)
-        out = [jax.ShapeDtypeStruct((count * rows, lanes), dtype) for count in results]
-        return tuple(_call("elementwise", out)(*operands, rows=np.int64(rows), **_attributes(made)))
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         tile = _tile(batch_size)
@@ -214,10 +202,6 @@ def _filled(values: jax.Array, lanes: int) -> jax.Array:
     """Values [..., B] with lanes of zeros behind them, up to whole tiles: J and its gradient stay zero there."""
     missing = lanes - values.shape[-1]
     return values if missing == 0 else jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
-
-
-def _attributes(made: Program) -> dict[str, Any]:
-    return {"code": made.code, "constants": made.constants, "registers": np.int64(made.registers)}
 
 
 _take = jax.jit(partial(jnp.take, axis=1, mode="fill", fill_value=0))
