@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from snapgrad.kernels.share import Share
 
-SLICE_BYTES = 1 << 22  # of a slice with its indices, unless a single place of a tile takes more
+SLICE_BYTES = 1 << 23  # of a slice with its indices, unless a single place of a tile takes more
 INDEX_BYTES = 96  # that working out where a place goes takes beside its values: a dozen integers
 
 Order = Callable[[NDArray[Any], NDArray[Any], bool], NDArray[Any]]
