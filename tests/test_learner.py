@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 import snapgrad as sg
 from snapgrad.kernels.native import settled
-from snapgrad.learner import cache
+from snapgrad.learner import cache, dispatch
 from snapgrad.learner.settings import MOST_CLIP
 from snapgrad.learner.widening import widen
 from snapgrad.optimisers import BOUNDED, ELEMENTWISE, make, parse
@@ -568,3 +568,8 @@ def test_an_elementwise_optimiser_does_not_see_how_parameters_are_cut(name):
             ends.append(own)
     for one, other in zip(*map(jax.tree.leaves, ends), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14)
+
+
+def test_a_compiler_option_that_xla_does_not_know_is_left_out(monkeypatch):
+    monkeypatch.setattr(dispatch, "IN_PLACE", "xla_no_such_option")
+    assert dispatch.compiled(jax.jit(lambda x: x + 1).lower(1.0))(1.0) == 2

@@ -31,7 +31,7 @@ def compiled(lowered: Any) -> Any:
     """The program, which overwrites in place if this XLA knows how; later ones may have another name for it."""
     try:
         return lowered.compile({IN_PLACE: True})
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
+    except jax.errors.JaxRuntimeError as error:
         if IN_PLACE not in str(error):
             raise
         return lowered.compile()
