@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from programs import as_in_a_program
+from variants import case
 
 import snapgrad as sg
 from snapgrad.optimisers import parse
@@ -95,11 +96,11 @@ def test_schedules_warm_up_and_end_at_zero_with_the_run():
     "given",
     [
         COPY,
-        replace(COPY, length=3, update_every=4),
-        replace(COPY, length=3, update_every=50),
+        case(replace(COPY, length=3, update_every=4), quick=False),
+        case(replace(COPY, length=3, update_every=50), quick=False),
         replace(COPY, length=3, update_every="sequence"),
         CharsOptions(length=10, update_every=4),
-        CharsOptions(length=10),
+        case(CharsOptions(length=10), quick=False),
         CharsOptions(continuous=True, update_every=3),
     ],
     ids=lambda given: f"{given.task} {given.length} {given.update_every}",

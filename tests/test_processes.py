@@ -212,6 +212,7 @@ def test_the_wait_is_an_exchange_with_all_processes(as_one_of_two, monkeypatch):
     assert sent == [[0, 0]]
 
 
+@pytest.mark.exhaustive  # tests/test_resharding.py has it without the command line
 def test_a_run_goes_on_with_another_mesh(tmp_path):
     options = [
         "--units",

@@ -66,7 +66,10 @@ def standard_library() -> bytes:
     """The source of the running Python's library, without tests and what is installed beside it, in order of names."""
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    files = [path for path in root.rglob("*.py") if not left_out & set(path.relative_to(root).parts)]
+    files = []
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in left_out]
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
     if not files:
         raise ValueError(f'`corpus` must be a path where Python has no source of its library, got "stdlib" (in {root})')
     return b"".join(path.read_bytes() for path in sorted(files))
