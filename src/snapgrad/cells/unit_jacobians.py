@@ -52,8 +52,7 @@ class UnitJacobians(Jacobians):
         self._structure = rule_structure(cell)
         self._table = rule_table(cell)
         self._recurrent, self._input, self._absent = recurrent, input, absent
-        rows, cols = self._dynamics_entries
-        self.dynamics = Pattern.merged(rows, cols, (cell.states * cell.units,) * 2)
+        self.dynamics = self._dynamics()
         self._build_groups()
 
     @staticmethod
@@ -64,6 +63,18 @@ class UnitJacobians(Jacobians):
         return UnitJacobians(cell, recurrent, input, absent)
 
     # Patterns are made at once; where values come from, which takes more memory, when it is first asked for.
+
+    def _dynamics(self) -> Pattern:
+        """Where D may be other than zero."""
+        k, states = self.cell.units, self.cell.states
+        if not self._recurrent.is_full:
+            return Pattern.merged(*self._dynamics_entries, (states * k,) * 2)
+        # Every unit acts on every other: no need to go through millions of weights.
+        exists, units = np.zeros((states, k, states, k), bool), np.arange(k)
+        exists[self._structure.by_recurrent.any(axis=1), :, 0] = True
+        for to, of in np.argwhere(self._structure.by_state):
+            exists[to, units, of, units] = True
+        return Pattern.from_mask(exists.reshape(states * k, states * k))
 
     @property
     def _dynamics_entries(self) -> tuple[Any, Any]:
