@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,6 +155,38 @@ def test_compression_is_unbiased_and_its_variance_the_least_possible(spectrum):
         np.sum(d[:m] ** 2) + d[m:].sum() ** 2 / (3 - m) for m in range(3) if (3 - m) * d[m] <= d[m:].sum() + 1e-12
     ]
     assert np.mean(np.sum(Q**2, axis=(1, 2))) == pytest.approx(min(bounds), rel=1e-7)
+
+
+def test_what_has_just_that_rank_stays_exact():
+    """Two of eight symbols occur and there are two units: two terms a part are enough, and rounding must not add up."""
+    cell = sg.GRU(8, 2)
+    params = sg.Params(cell.init(jax.random.key(0)), jnp.ones(2))
+    xs = jax.random.randint(jax.random.key(1), (200, 1), 0, 2)
+    targets = jax.random.normal(jax.random.key(2), (200, 1))
+
+    def gradient(algorithm):
+        state = algorithm.init(params, batch_size=1, key=jax.random.key(3))
+        return flat(jax.jit(algorithm.grad)(params, state, xs, targets)[0].grads)
+
+    exact = gradient(sg.rtrl(cell, loss))
+    np.testing.assert_allclose(gradient(sg.ok(cell, loss, rank=2)), exact, rtol=0, atol=1e-10 * np.abs(exact).max())
+
+
+MANY_LANES = """
+import jax, jax.numpy as jnp, snapgrad as sg
+cell = sg.GRU(4, 64)
+algorithm = sg.ok(cell, lambda readout, h, target: jnp.sum((readout @ h - target) ** 2))
+params = sg.Params(cell.init(jax.random.key(0)), jnp.zeros((2, 64)))
+state = algorithm.init(params, 32, key=jax.random.key(1))
+for _ in range(3):
+    jax.block_until_ready(jax.jit(algorithm.grad)(params, state, jnp.ones((16, 32, 4)), jnp.ones((16, 32, 2))))
+"""
+
+
+def test_factorisations_of_many_lanes_do_not_wait_for_each_other():
+    """With those of a batch at once, all threads of XLA's pool could wait for one of them to become free."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-c", MANY_LANES], env=environment | {"PJRT_NPROC": "2"}, check=True, timeout=120)
 
 
 def test_a_rule_that_reads_u_and_v_apart_is_recognised():

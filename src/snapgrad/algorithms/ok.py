@@ -44,6 +44,9 @@ def ok(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") -> A
     return build(f"ok(rank={rank})", cell, loss, kronecker_sum("ok", cell, rank, compress), backend)
 
 
+# One example after the other: for a batch, JAX's factorisations on CPU wait inside a thread of XLA's pool for others of
+# the same pool, and where as many wait as there are threads (several devices in one process) none is left to work.
+@jax.custom_batching.sequential_vmap
 def compress(terms: Terms, signs: jax.Array) -> Terms:
     """r + 1 terms to r: unbiased over the signs [r], with the least variance."""
     rank, (n_terms, *grid), dtype = len(signs), terms.states.shape, terms.states.dtype
@@ -51,6 +54,9 @@ def compress(terms: Terms, signs: jax.Array) -> Terms:
     left, left_small = jnp.linalg.qr(terms.sources.astype(working).T)
     right, right_small = jnp.linalg.qr(terms.states.astype(working).reshape(n_terms, -1).T)
     U, d, Vt = jnp.linalg.svd(left_small @ right_small.T, full_matrices=False)
+    # Where r terms are enough the last value is rounding, and `root` would make noise of the root of it, step by step.
+    largest = jnp.sum(jnp.linalg.norm(left_small, axis=0) * jnp.linalg.norm(right_small, axis=0))
+    d = jnp.where(d > 8 * jnp.finfo(working).eps * largest, d, 0)
     if len(d) <= rank:  # as many as there can be: nothing is left out
         X = jnp.pad(jnp.diag(jnp.sqrt(d)), ((0, 0), (0, rank - len(d))))
     else:
@@ -67,9 +73,11 @@ def root(d: jax.Array) -> jax.Array:
     directions = (rank - place).astype(d.dtype)  # left for those from i on, if all before them are kept as they are
     m = jnp.argmax((directions * d <= tails)[:-1])  # the first: at the last but one it always holds
     share = tails[m] / directions[m]
-    # One vector is left out of the directions: z, which is zero at what is kept as it is.
-    part = jnp.where(share > 0, d / jnp.where(share > 0, share, 1), (place < rank).astype(d.dtype))
-    z = jnp.where(place < m, 0, jnp.sqrt(jnp.maximum(1 - part, 0)))
+    # One vector is left out of the directions: z, which is zero at what is kept as it is. The difference comes first:
+    # where it is zero, 1 - d / share might not be.
+    rest = jnp.maximum(share - d, 0) / jnp.where(share > 0, share, 1)
+    rest = jnp.where(share > 0, rest, (place == rank).astype(d.dtype))
+    z = jnp.where(place < m, 0, jnp.sqrt(rest))
     # The reflection that takes the last unit vector to -z takes the others to a basis of all that is orthogonal to z.
     w = z.at[-1].add(1)
     basis = (jnp.eye(len(d), dtype=d.dtype) - 2 * jnp.outer(w, w) / (w @ w))[:, :-1]
