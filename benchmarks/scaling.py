@@ -1,6 +1,6 @@
 """How SnAp-2 scales over devices: in time on two cores, and for more devices in bytes held, bytes sent and balance.
 
-    python benchmarks/scaling.py time     # one and two devices of a thread each, in one process and in two
+    python benchmarks/scaling.py time     # one and two devices of a thread each, in one process and in two; 7 minutes
     python benchmarks/scaling.py count    # 2 to 64 devices, from the compiled program; nothing is run
 
 A step is a window of T = 1 and an update by Adam, as in online training. In `count`, J is what the state holds on a
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -23,14 +24,16 @@ NETWORKS = {"GRU 128, 75 %": (128, 0.75), "GRU 512, 98.4 %": (512, 1 - 0.25 / 16
 # XLA computes in a pool of one thread. Binding a process to one core would do that too, but Gloo's thread could not
 # answer then while that one spins.
 SINGLE_THREADED = os.environ | {"PJRT_NPROC": "1", "NPROC": "1"}
+ALONE, SERIES = "batch=1", 4
 # Name, processes, mesh, batch.
 TIMED = [
-    ("one device", 1, "batch=1", 16),
+    ("one device", 1, ALONE, 16),
     ("two of one process, params=2", 1, "params=2", 16),
     ("two of one process, batch=2", 1, "batch=2", 16),
     ("two of one process, batch=2, batch of 32", 1, "batch=2", 32),
     ("two processes, params=2", 2, "params=2", 16),
     ("two processes, batch=2", 2, "batch=2", 16),
+    ("two processes, each for itself", 2, ALONE, 16),  # what these cores could do at best
 ]
 
 
@@ -48,23 +51,27 @@ def main() -> None:
 
 def compare_times() -> None:
     found: dict[str, list[float]] = {name: [] for name, *_ in TIMED}
-    for _ in range(2):  # in turn, because machines are noisy
+    for _ in range(SERIES):  # in turn, because machines are noisy
         for name, processes, mesh, batch in TIMED:
             with socket.socket() as free:
                 free.bind(("localhost", 0))
                 place = f"localhost:{free.getsockname()[1]}"
             given = [sys.executable, __file__, "child", mesh, str(batch), place]
+            together = str(1 if mesh == ALONE else processes)
             children = [
-                subprocess.Popen([*given, str(n), str(processes)], stdout=subprocess.PIPE, env=SINGLE_THREADED)
+                subprocess.Popen([*given, str(n), together], stdout=subprocess.PIPE, env=SINGLE_THREADED)
                 for n in range(processes)
             ]
             said = [child.communicate()[0].decode().split()[-1] for child in children]
             found[name].append(max(map(float, said)))
             print(f"{name:40} {1e3 * found[name][-1]:6.2f} ms", flush=True)
-    one = min(found["one device"])
-    for name, seconds in found.items():
-        each = ", ".join(f"{1e3 * s:.2f}" for s in seconds)
-        print(f"{name:40} {1e3 * min(seconds):6.2f} ms ({each}), {one / min(seconds):.2f} times the speed of one")
+    one = found["one device"]
+    for name, processes, mesh, batch in TIMED:
+        done = batch // 16 * (processes if mesh == ALONE else 1)  # in a step, of what one device does
+        speeds = [done * alone / seconds for alone, seconds in zip(one, found[name], strict=True)]
+        each = ", ".join(f"{1e3 * s:.1f} ({speed:.2f})" for s, speed in zip(found[name], speeds, strict=True))
+        best = done * min(one) / min(found[name])
+        print(f"{name:40} {statistics.median(speeds):.2f} times the speed of one, best by best {best:.2f}: {each}")
 
 
 def seconds_a_step(mesh: str, batch: int, coordinator: str, number: int, processes: int) -> float:

@@ -1,77 +1,22 @@
-// The binding: the only file that knows XLA and Python. Every buffer is checked here before a kernel sees it.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
+// The handlers: the only file that knows XLA. Every buffer is checked here before a kernel sees it.
+#include "ffi.h"
 
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels.h"
+#include "registry.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace nb = nanobind;
 namespace ffi = xla::ffi;
 
 namespace snapgrad {
 namespace {
-
-// ---- plans: Python makes them, compiled programs name them by a digest of their content and keep them alive
-
-// Where a program finds a plan. A place that is named by a digest keeps the plan that it was made with; a slot is empty at
-// first, and is given one plan after the other.
-class Place {
- public:
-  explicit Place(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
-  std::shared_ptr<const Plan> plan() const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return plan_;
-  }
-  void put(std::shared_ptr<const Plan> plan) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    plan_ = std::move(plan);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const Plan> plan_;
-};
-
-class Registry {
- public:
-  // Keeps what is already known under the name: programs may be holding it.
-  std::shared_ptr<Place> add(const std::string& name, std::shared_ptr<const Plan> plan) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = places_.begin(); it != places_.end();) it = it->second.expired() ? places_.erase(it) : std::next(it);
-    if (const auto found = places_.find(name); found != places_.end()) {
-      if (auto known = found->second.lock()) return known;
-    }
-    auto place = std::make_shared<Place>(std::move(plan));
-    places_[name] = place;
-    return place;
-  }
-  std::shared_ptr<Place> find(std::string_view name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = places_.find(std::string(name));
-    return found == places_.end() ? nullptr : found->second.lock();
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, std::weak_ptr<Place>> places_;
-};
-
-Registry& registry() {
-  static Registry* const only = new Registry;  // never destroyed: programs may outlive static objects
-  return *only;
-}
 
 // What a compiled program holds.
 struct Held {
@@ -150,14 +95,6 @@ Type arithmetic(ffi::DataType type) {
   throw Mismatch("snapgrad: arithmetic must be float32 or float64");
 }
 
-// Shared, so that it stays while the kernel runs whatever is put into its place.
-template <class P>
-std::shared_ptr<const P> plan_in(const Place& place) {
-  auto plan = std::dynamic_pointer_cast<const P>(place.plan());
-  if (plan == nullptr) throw Mismatch("snapgrad: there is no plan of this kind in its place");
-  return plan;
-}
-
 // The plan of the part of J that this device has; vmap gives every example the same part.
 template <class P>
 std::shared_ptr<const P> plan_of_part(const Held& held, const ffi::AnyBuffer& part) {
@@ -222,7 +159,6 @@ using Out = ffi::Result<ffi::AnyBuffer>;
 struct Tiles {
   int64_t count, size;
 };
-bool is_tile(int64_t lanes) { return lanes == 1 || lanes == kTile || lanes == kWideTile; }
 
 Tiles tiles_of(const char* name, const ffi::AnyBuffer& values) {
   const Tiles tiles{dimension(name, values, 3), dimension(name, values, 1)};
@@ -392,93 +328,21 @@ XLA_FFI_DEFINE_HANDLER(kProduct, product,
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 
-// ---- Python
-
-using Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Writable = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-Indices indices(const char* name, const Array& array) { return {name, array.data(), static_cast<int64_t>(array.size())}; }
-
 template <class T>
-nb::capsule capsule(T* handler) {
-  return nb::capsule(reinterpret_cast<void*>(handler));
-}
-
-nb::dict stages(XLA_FFI_Error* (*execute)(XLA_FFI_CallFrame*), XLA_FFI_Error* (*make)(XLA_FFI_CallFrame*) = nullptr) {
-  nb::dict out;
-  out["execute"] = capsule(execute);
-  if (make != nullptr) out["instantiate"] = capsule(make);
-  return out;
+const void* address(T* of) {
+  return reinterpret_cast<const void*>(of);
 }
 
 }  // namespace
 
-NB_MODULE(_native, m) {
-  m.attr("instructions") = kernels().name;
-  m.attr("tiles") = nb::make_tuple(kTile, kWideTile);
+StateType state_type() { return {address(&Held::id), address(&held_info)}; }
 
-  nb::class_<Place>(m, "Place", "Holds index structures of one network, checked when they were made.")
-      .def("put", [](Place& slot, const Place& other) { slot.put(other.plan()); }, nb::arg("other"));
-  m.def("slot", [](const std::string& name) { return registry().add(name, nullptr); }, nb::arg("name"));
-  m.def("most_strip_columns", [](int64_t rows) { return BlocksPlan::most_strip_columns(rows); }, nb::arg("rows"));
-  m.def(
-      "influence_places",
-      [](const Place& place, int64_t tile, Writable states, Writable params) {
-        const auto plan = plan_in<BlocksPlan>(place);
-        if (!is_tile(tile)) throw std::invalid_argument("`tile` must be 1, 8 or 16");
-        if (static_cast<int64_t>(states.size()) != plan->kept || static_cast<int64_t>(params.size()) != plan->kept) {
-          throw std::invalid_argument("`states` and `params` must have " + std::to_string(plan->kept) + " elements");
-        }
-        plan->places(tile, states.data(), params.data());
-      },
-      nb::arg("place"), nb::kw_only(), nb::arg("tile"), nb::arg("states"), nb::arg("params"));
-  m.def(
-      "blocks_plan",
-      [](const std::string& name, int64_t states, int64_t params, Array dynamics_starts, Array dynamics, Array reach_starts,
-         Array reach, Array params_starts, Array group_params, Array entries_starts, Array group_entries) {
-        auto plan = std::make_shared<BlocksPlan>(
-            states, params, Rows{indices("dynamics_starts", dynamics_starts), indices("dynamics", dynamics)},
-            Rows{indices("reach_starts", reach_starts), indices("reach", reach)},
-            Rows{indices("params_starts", params_starts), indices("group_params", group_params)},
-            Rows{indices("entries_starts", entries_starts), indices("group_entries", group_entries)},
-            kernels().vector_bytes);
-        return registry().add(name, plan);
-      },
-      nb::arg("name"), nb::kw_only(), nb::arg("states"), nb::arg("params"), nb::arg("dynamics_starts"),
-      nb::arg("dynamics"), nb::arg("reach_starts"), nb::arg("reach"), nb::arg("params_starts"), nb::arg("group_params"),
-      nb::arg("entries_starts"), nb::arg("group_entries"));
-  m.def(
-      "matrix_plan",
-      [](const std::string& name, int64_t cols, Array starts, Array columns) {
-        auto plan = std::make_shared<MatrixPlan>(cols, Rows{indices("starts", starts), indices("columns", columns)});
-        return registry().add(name, plan);
-      },
-      nb::arg("name"), nb::kw_only(), nb::arg("cols"), nb::arg("starts"), nb::arg("columns"));
-  m.def(
-      "sums_plan",
-      [](const std::string& name, int64_t left, int64_t right, Array starts, Array left_of, Array right_of) {
-        auto plan = std::make_shared<SumsPlan>(left, right, indices("starts", starts), indices("left_of", left_of),
-                                               indices("right_of", right_of));
-        return registry().add(name, plan);
-      },
-      nb::arg("name"), nb::kw_only(), nb::arg("left"), nb::arg("right"), nb::arg("starts"), nb::arg("left_of"),
-      nb::arg("right_of"));
-
-  m.def("state_type", [] {
-    nb::dict out;
-    out["type_id"] = nb::capsule(reinterpret_cast<void*>(&Held::id));
-    out["type_info"] = nb::capsule(reinterpret_cast<const void*>(&held_info));
-    return out;
-  });
-  m.def("targets", [] {
-    nb::dict out;
-    out["snapgrad_influence_step"] = stages(kInfluenceStep, kInstantiateInfluence);
-    out["snapgrad_credit_step"] = stages(kCreditStep, kInstantiate);
-    out["snapgrad_product"] = stages(kProduct, kInstantiateProduct);
-    out["snapgrad_sampled_product"] = stages(kSampledProduct, kInstantiate);
-    out["snapgrad_sums"] = stages(kSums, kInstantiate);
-    return out;
-  });
+std::vector<Target> targets() {
+  return {{"snapgrad_influence_step", address(kInfluenceStep), address(kInstantiateInfluence)},
+          {"snapgrad_credit_step", address(kCreditStep), address(kInstantiate)},
+          {"snapgrad_product", address(kProduct), address(kInstantiateProduct)},
+          {"snapgrad_sampled_product", address(kSampledProduct), address(kInstantiate)},
+          {"snapgrad_sums", address(kSums), address(kInstantiate)}};
 }
 
 }  // namespace snapgrad

@@ -15,6 +15,7 @@ constexpr int kAccumulators = 7;
 // vector or two; or, for batches too small to fill one, [batch, n, 1]. Which of them depends on the batch alone, because
 // states are saved: the same on every machine.
 constexpr int kTile = 8, kWideTile = 16;
+inline bool is_tile(int64_t lanes) { return lanes == 1 || lanes == kTile || lanes == kWideTile; }
 
 // A borrowed array of indices, as it comes from NumPy.
 struct Indices {
