@@ -36,7 +36,7 @@ DTYPES = (
 ALIGNMENT = 8  # of the data, in bytes
 
 
-class Pieces(Protocol):
+class Sliced(Protocol):
     """An array that is not in memory as a whole: slices of it that follow one another in row-major order."""
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Pieces(Protocol):
     def __iter__(self) -> Iterator[np.ndarray]: ...
 
 
-Array = np.ndarray | Pieces
+Array = np.ndarray | Sliced
 
 
 def check_path(path: Any) -> None:
@@ -57,7 +57,7 @@ def check_path(path: Any) -> None:
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
     """Writes arrays and metadata (anything that JSON can say) to a file, in place of what was there.
 
-    Pieces are taken once, in the order of the arrays' names.
+    Slices are taken once, in the order of the arrays' names.
 
     The bytes go to a file beside it, `.NAME.*.part`, which takes its place when all of them are on the disk. Whatever
     happens before that, the file is what it was.

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from snapgrad import arguments
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
-from snapgrad.algorithms.kronecker import Terms, kronecker_sum
+from snapgrad.algorithms.kronecker import Compress, Terms, kronecker_sum
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
 
@@ -44,25 +44,27 @@ def ok(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") -> A
     return build(f"ok(rank={rank})", cell, loss, kronecker_sum("ok", cell, rank, compress), backend)
 
 
-# One example after the other: for a batch, JAX's factorisations on CPU wait inside a thread of XLA's pool for others of
-# the same pool, and where as many wait as there are threads (several devices in one process) none is left to work.
-@jax.custom_batching.sequential_vmap
-def compress(terms: Terms, signs: jax.Array) -> Terms:
+def _compress(terms: Terms, signs: jax.Array) -> Terms:
     """r + 1 terms to r: unbiased over the signs [r], with the least variance."""
     rank, (n_terms, *grid), dtype = len(signs), terms.states.shape, terms.states.dtype
     working = dtype if dtype.itemsize >= 4 else jnp.dtype("float32")  # no factorisation takes less
     left, left_small = jnp.linalg.qr(terms.sources.astype(working).T)
     right, right_small = jnp.linalg.qr(terms.states.astype(working).reshape(n_terms, -1).T)
     U, d, Vt = jnp.linalg.svd(left_small @ right_small.T, full_matrices=False)
-    # Where r terms are enough the last value is rounding, and `root` would make noise of the root of it, step by step.
-    largest = jnp.sum(jnp.linalg.norm(left_small, axis=0) * jnp.linalg.norm(right_small, axis=0))
-    d = jnp.where(d > 8 * jnp.finfo(working).eps * largest, d, 0)
     if len(d) <= rank:  # as many as there can be: nothing is left out
         X = jnp.pad(jnp.diag(jnp.sqrt(d)), ((0, 0), (0, rank - len(d))))
     else:
+        # Where r terms are enough the last value is rounding, and `root` would make noise of the root of it, step by step.
+        largest = jnp.sum(jnp.linalg.norm(left_small, axis=0) * jnp.linalg.norm(right_small, axis=0))
+        d = jnp.where(d > 8 * jnp.finfo(working).eps * largest, d, 0)
         X = jnp.append(signs.astype(working), jnp.ones(1, working))[:, None] * root(d)
     sources, states = (left @ (U @ X)).T, (right @ (Vt.T @ X)).T
     return Terms(sources.astype(dtype), states.reshape(rank, *grid).astype(dtype))
+
+
+# One example after the other: for a batch, JAX's factorisations on CPU wait inside a thread of XLA's pool for others of
+# the same pool, and where as many wait as there are threads, two on two cores, none is left to work (jaxlib 0.10.2).
+compress: Compress = jax.custom_batching.sequential_vmap(_compress)
 
 
 def root(d: jax.Array) -> jax.Array:

@@ -160,13 +160,14 @@ def _exchange(owners: NDArray[np.int64], parts: int) -> tuple[NDArray[np.int64],
     return own, place
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether it is a key of `jax.random`, or an array of them."""
     return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
 
 
 def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     """An array of this process's memory, the same in every process, on the devices that have a part of it."""
-    if _is_key(leaf):
+    if is_key(leaf):
         return jax.random.wrap_key_data(put(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
@@ -175,7 +176,7 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
 def _fetch(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
-    if _is_key(leaf):
+    if is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(_fetch(jax.random.key_data(leaf))), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return np.asarray(leaf)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.algorithms.pieces import Pieces
+from snapgrad.algorithms.placement import is_key
 from snapgrad.files import map_arrays, write_arrays
 from snapgrad.persistence import KEYS
 from snapgrad.sparsity.matrix import SparseMatrix
@@ -74,7 +75,7 @@ class Checkpoint(NamedTuple):
 
         def found(path: Any, leaf: Any) -> Any:
             array = self.leaves[_name(name, path)]
-            if _is_key(leaf):
+            if is_key(leaf):
                 return jax.random.wrap_key_data(jnp.array(array), impl=KEYS[str(leaf.dtype)])
             return array
 
@@ -126,7 +127,7 @@ def _leaves(carry: Carry) -> dict[str, np.ndarray | Pieces]:
 def _saved(leaf: Any) -> np.ndarray | Pieces:
     if isinstance(leaf, Pieces):
         return leaf
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def read(path: Path) -> Checkpoint:
@@ -161,7 +162,3 @@ def _name(part: str, path: Any) -> str:
 
 def _is_in(part: str, leaf: str) -> bool:
     return leaf == part or leaf.startswith(f"{part}.")
-
-
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
