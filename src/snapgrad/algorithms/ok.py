@@ -54,7 +54,7 @@ def _compress(terms: Terms, signs: jax.Array) -> Terms:
     if len(d) <= rank:  # as many as there can be: nothing is left out
         X = jnp.pad(jnp.diag(jnp.sqrt(d)), ((0, 0), (0, rank - len(d))))
     else:
-        # Where r terms are enough the last value is rounding, and `root` would make noise of the root of it, step by step.
+        # Where r terms are enough the last value is rounding; `root` would make noise of the root of it, step by step.
         largest = jnp.sum(jnp.linalg.norm(left_small, axis=0) * jnp.linalg.norm(right_small, axis=0))
         d = jnp.where(d > 8 * jnp.finfo(working).eps * largest, d, 0)
         X = jnp.append(signs.astype(working), jnp.ones(1, working))[:, None] * root(d)
