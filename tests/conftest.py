@@ -45,8 +45,12 @@ class OneNetworkInOneProcess(LoadScopeScheduling):
 
 
 def pytest_collection_modifyitems(items):
-    """What takes minutes comes first: at the end, the other processes would wait for it."""
-    items.sort(key=lambda item: not item.name.startswith("test_every_smoke_passes"))
+    """What takes minutes comes first: at the end others would wait for it. What empties JAX's caches comes last."""
+    places = {
+        "test_every_smoke_passes_and_is_drawn": -1,
+        "test_a_compiled_program_keeps_its_plan_when_others_have_let_go": 1,
+    }
+    items.sort(key=lambda item: places.get(item.name, 0))
 
 
 def pytest_unconfigure():
