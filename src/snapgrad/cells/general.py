@@ -72,7 +72,10 @@ def _detect(cell: GeneralCell, structure: Any, leaves: tuple[Any, ...]) -> Detec
 
     # A concrete zero of every parameter: detection reads the program, never these values.
     # That a small or dense cell gains nothing from colouring is no news to its user.
-    with jax.ensure_compile_time_eval(), warnings.catch_warnings(action="ignore", category=asdex.DenseColoringWarning):
+    # What is found serves on every mesh: none of its arrays may belong to that of the program which asks first.
+    on_no_mesh = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    no_news = warnings.catch_warnings(action="ignore", category=asdex.DenseColoringWarning)
+    with jax.ensure_compile_time_eval(), on_no_mesh, no_news:
         return DetectedJacobians(cell, jax.tree.unflatten(structure, [jnp.zeros(*leaf) for leaf in leaves]))
 
 
