@@ -19,7 +19,7 @@ from snapgrad.streams.features import Features
 from snapgrad.streams.journal import Journal
 from snapgrad.streams.models import Classification, Regression, Target
 from snapgrad.streams.moments import FAR, Moments
-from snapgrad.streams.rows import Row, parse, read_rows
+from snapgrad.streams.rows import MISSING, Row, parse, read_rows
 from snapgrad.streams.score import Score
 
 
@@ -170,6 +170,7 @@ def test_fields_and_rows():
         assert list(read_rows(io.StringIO("\ufeff" + text), name, "y")) == wanted  # as spreadsheets write it
     assert list(read_rows(io.StringIO(""), "-", "y")) == []
     assert parse("1_000") == "1_000"
+    assert [parse(text) for text in MISSING] == [None] * len(MISSING)
 
 
 def test_a_row_without_a_label_is_not_judged():
@@ -316,13 +317,22 @@ def test_what_a_stream_refuses(whole, tmp_path):
         "lines.jsonl": '{"a": 1, "y": 2}\n[1]\n',
         "nested.jsonl": '{"a": [1], "y": 2}\n',
         "broken.jsonl": '{"a": 1\n',
+        "other.csv": table.read_text().replace("green", "red", 1),
+        "latin.csv": "a,y\n1,2\ncafé,3\n",
+        "semicolons.csv": "a;y\n1;2\n",
     }
     for name, text in bad.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="latin-1")
     cases = [
-        ((tmp_path / "missing.csv",), "`file` must be a CSV file, JSON lines, or - for standard input, got '"),
+        ((tmp_path / "missing.csv",), "missing.csv', which does not exist"),
+        ((tmp_path,), "`file` must be a CSV file, JSON lines, or - for standard input, got '"),
+        ((tmp_path / "latin.csv",), "latin.csv, with the byte 0xe9 in it, which is none"),
+        ((tmp_path / "semicolons.csv",), "a;y, got 'y'; columns must be separated by commas"),
         ((table, "--target", "z"), "`target` must be a column of "),
-        ((tmp_path / "numbers.csv",), "row 2: `y` must be a number, or None where there is none, got 'cat'"),
+        (
+            (tmp_path / "numbers.csv",),
+            "row 2: `target` must be a number, or nothing (a label, if `labels` is set), got 'cat'",
+        ),
         ((tmp_path / "wide.csv",), "wide.csv must have 2 values, got 3"),
         ((tmp_path / "twice.csv",), "twice.csv must have columns of different names, got a, a, y"),
         ((tmp_path / "lines.jsonl",), "lines.jsonl must be a JSON object, got list"),
@@ -335,6 +345,7 @@ def test_what_a_stream_refuses(whole, tmp_path):
         ((table, "--resume", "--out", tmp_path / "x"), "`out` must be what a stream was begun with to resume"),
         ((table, "--out", out), "got '" + str(out) + "'; go on with it: --resume"),
         ((table, "--out", tmp_path / "no" / "x"), "`out` must be in a folder that exists, got '"),
+        ((tmp_path / "other.csv", "--out", out, "--resume"), "other.csv with others"),
         ((table, "--out", out, "--resume", "--seed", "3"), "`seed` must be the one that the stream was begun with, 0"),
     ]
     for (file, *args), message in cases:

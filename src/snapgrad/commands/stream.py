@@ -19,7 +19,7 @@ from rich.console import Console
 from snapgrad.kernels.select import Backend
 from snapgrad.runs import disk
 from snapgrad.runs.training import Interrupted
-from snapgrad.streams.journal import Journal
+from snapgrad.streams.journal import Journal, as_line, chained
 from snapgrad.streams.models import Classification, Regression
 from snapgrad.streams.rows import Row, read_rows
 from snapgrad.streams.score import Score
@@ -119,7 +119,7 @@ class Stream:
                 stack.enter_context(disk.locked(journal.folder / "lock", refusal))
                 restore(journal, model, score)
                 if file is not sys.stdin:
-                    skip(rows, journal.rows, str(self.file))
+                    skip(rows, journal, str(self.file))
             asked = stack.enter_context(signals())
             self.go_on(rows, model, score, journal, asked)
 
@@ -172,18 +172,24 @@ def restore(journal: Journal, model: Regression | Classification, score: Score) 
         score.answer(row, model)
 
 
-def skip(rows: Iterator[Row], count: int, name: str) -> None:
-    """Reads on to the first row that was not answered."""
-    for number in range(count):
-        if next(rows, None) is None:
-            raise ValueError(f"{name} must have the {count} rows that were answered before, got {number}")
+def skip(rows: Iterator[Row], journal: Journal, name: str) -> None:
+    """Reads on to the first row that was not answered; refuses a file that does not begin with those that were."""
+    digest, needed = "", f"`file` must begin with the {journal.rows} rows that were answered before, got {name}"
+    for number in range(journal.rows):
+        row = next(rows, None)
+        if row is None:
+            raise ValueError(f"{needed} with {number}")
+        digest = chained(digest, as_line(row))
+    if digest != journal.digest:
+        raise ValueError(f"{needed} with others")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
     """A text file; refuses what is none."""
     if not path.is_file() and not path.is_fifo():
-        raise ValueError(f"`file` must be a CSV file, JSON lines, or - for standard input, got {str(path)!r}")
+        reason = "a folder or a device" if path.exists() else "which does not exist"
+        raise ValueError(f"`file` must be a CSV file, JSON lines, or - for standard input, got {str(path)!r}, {reason}")
     with open(path, encoding="utf-8", newline="") as file:
         yield file
 

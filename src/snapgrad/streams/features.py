@@ -4,6 +4,7 @@
     a boolean   in the slot of its name, as 1 or -1
     a string    1 in the slot of its name and value together
     missing     None, NaN or not there at all: 0, which is the mean of a standardised number
+    a date      not read: that samples follow one another is known, and what else matters of it can be given as a number
 
 A name takes the next free slot when it is first learnt, and counts from the next sample on. When three quarters of the
 slots are taken, all further names share the last quarter by a hash, with a sign: memory stays constant whatever comes,
@@ -12,6 +13,7 @@ and what comes late, such as the thousandth value of a string, is told apart les
 
 from __future__ import annotations
 
+import datetime
 import math
 import numbers
 import operator
@@ -147,6 +149,8 @@ def _plain(name: Hashable, value: Any) -> float | bool | str | None:
     """A value as one of Python's own types; refuses what is neither number, boolean, string nor None."""
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, datetime.date | datetime.time | np.datetime64):
+        return None
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, numbers.Real):  # NumPy's too

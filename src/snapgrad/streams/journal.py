@@ -4,7 +4,7 @@
     OUT.state/
       options.json    what it was begun with
       N.safetensors   the learner after N rows
-      N.json          all else that it goes on from; written last: with it the checkpoint counts
+      N.json          all else that it goes on from, with a digest of those rows; written last: then the checkpoint counts
       N.jsonl         the rows after those, each written before it is learnt from
 
 To go on: the newest checkpoint, and from there the acknowledged rows once more, which brings the learner to the same
@@ -14,6 +14,8 @@ take back; at a checkpoint they are on the disk.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import shlex
@@ -24,6 +26,16 @@ from snapgrad.files import PART
 from snapgrad.learner.online import OnlineLearner
 from snapgrad.runs import disk
 from snapgrad.streams.rows import Row
+
+
+def as_line(row: Row) -> str:
+    """A row as it is written down."""
+    return json.dumps(row._asdict())
+
+
+def chained(digest: str, line: str) -> str:
+    """The digest of the rows before and one more."""
+    return hashlib.blake2b(f"{digest} {line}".encode(), digest_size=16).hexdigest()
 
 
 class Journal:
@@ -38,7 +50,8 @@ class Journal:
             self.folder.mkdir(exist_ok=True)
             disk.write(self.folder / "options.json", json.dumps(options, indent=1) + "\n")
             out.touch()
-        self.rows = 0  # that are acknowledged
+        self.rows, self.digest = 0, ""  # of those that are acknowledged
+        self._recorded = ""  # the digest with the row that is being answered
         self._answers: IO[str] = open(out, "a", encoding="utf-8")  # noqa: SIM115  closed by `close`
         self._log: IO[str] | None = None
 
@@ -81,17 +94,17 @@ class Journal:
             if number > self.rows:
                 raise ValueError(f"{self.out} must have the {number} lines of the last checkpoint, got {self.rows}")
             learner = OnlineLearner.load(self._path(number, "safetensors"))
-            state = disk.read_json(self._path(number, "json"), ("model", "score"))
+            state = disk.read_json(self._path(number, "json"), ("model", "score", "digest"))
             log = self._path(number, "jsonl")
             lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
             again = self.rows - number
             if len(lines) < again:
                 raise ValueError(f"{log} must have the {again} rows that were acknowledged, got {len(lines)}: damaged")
-            disk.write(
-                log, "".join(line.decode() + "\n" for line in lines[:again])
-            )  # without what was not acknowledged
+            known = [line.decode() for line in lines[:again]]  # without what was not acknowledged
+            disk.write(log, "".join(line + "\n" for line in known))
             self._log = open(log, "a", encoding="utf-8")  # noqa: SIM115
-            return learner, state, [Row(**disk.parse_json(line, ("x", "y"), str(log))) for line in lines[:again]]
+            self.digest = functools.reduce(chained, known, state["digest"])
+            return learner, state, [Row(**disk.parse_json(line.encode(), ("x", "y"), str(log))) for line in known]
         if self.rows:
             raise ValueError(f"a stream with predictions must have a checkpoint, got none in {self.folder}")
         return None
@@ -99,14 +112,16 @@ class Journal:
     def record(self, row: Row) -> None:
         """Writes a row down, before it is learnt from."""
         assert self._log is not None  # there is a checkpoint before the first row
-        self._log.write(json.dumps(row._asdict()) + "\n")
+        line = as_line(row)
+        self._recorded = chained(self.digest, line)
+        self._log.write(line + "\n")
         self._log.flush()
 
     def acknowledge(self, answer: str) -> None:
         """Writes the answer to a row; from here on it is not lost."""
         self._answers.write(answer + "\n")
         self._answers.flush()
-        self.rows += 1
+        self.rows, self.digest = self.rows + 1, self._recorded
 
     def checkpoint(self, learner: OnlineLearner, state: Any) -> None:
         """Writes what the stream goes on from, and then removes what it does not need any more."""
@@ -115,7 +130,7 @@ class Journal:
         if self._log is not None:
             self._log.close()
         self._log = open(self._path(self.rows, "jsonl"), "w", encoding="utf-8")  # noqa: SIM115
-        disk.write(self._path(self.rows, "json"), json.dumps(state) + "\n")
+        disk.write(self._path(self.rows, "json"), json.dumps({**state, "digest": self.digest}) + "\n")
         for path in self.folder.iterdir():
             if path.stem.isdecimal() and int(path.stem) != self.rows:
                 path.unlink()

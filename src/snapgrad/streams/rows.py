@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "NaN", "nan")  # in a CSV file
 
 
 class Row(NamedTuple):
@@ -19,7 +20,7 @@ class Row(NamedTuple):
 
 def read_rows(file: IO[str], name: str, target: str) -> Iterator[Row]:
     """The rows of a file that is open. It is JSON lines if its name or its first character says so, else CSV."""
-    lines = (line for line in file if line.strip())
+    lines = _lines(file, name)
     first = next(lines, None)
     if first is None:
         return
@@ -28,6 +29,16 @@ def read_rows(file: IO[str], name: str, target: str) -> Iterator[Row]:
         yield from _json_rows(first, lines, name, target)
     else:
         yield from _csv_rows(first, lines, name, target)
+
+
+def _lines(file: IO[str], name: str) -> Iterator[str]:
+    try:
+        yield from (line for line in file if line.strip())
+    except UnicodeDecodeError as error:
+        found = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end])
+        raise ValueError(
+            f"`file` must be text in UTF-8, got {name}, with the byte {found} in it, which is none"
+        ) from None
 
 
 def _json_rows(first: str, lines: Iterator[str], name: str, target: str) -> Iterator[Row]:
@@ -48,7 +59,8 @@ def _json_rows(first: str, lines: Iterator[str], name: str, target: str) -> Iter
 def _csv_rows(first: str, lines: Iterator[str], name: str, target: str) -> Iterator[Row]:
     columns = next(csv.reader([first]))
     if target not in columns:
-        raise ValueError(f"`target` must be a column of {name}, {', '.join(columns)}, got {target!r}")
+        hint = "; columns must be separated by commas" if len(columns) == 1 else ""
+        raise ValueError(f"`target` must be a column of {name}, {', '.join(columns)}, got {target!r}{hint}")
     if len(set(columns)) < len(columns):
         raise ValueError(f"{name} must have columns of different names, got {', '.join(columns)}")
     for number, values in enumerate(csv.reader(lines), 1):
@@ -61,7 +73,7 @@ def _csv_rows(first: str, lines: Iterator[str], name: str, target: str) -> Itera
 def parse(text: str) -> float | bool | str | None:
     """What a field of a CSV file means: nothing, a number, true or false, or a string."""
     text = text.strip()
-    if not text:
+    if text in MISSING:
         return None
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

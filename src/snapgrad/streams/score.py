@@ -21,6 +21,9 @@ class Score:
         prediction: Any
         try:
             if isinstance(model, Regression):
+                if isinstance(row.y, str):
+                    wanted = "a number, or nothing (a label, if `labels` is set)"
+                    raise TypeError(f"`target` must be {wanted}, got {row.y!r}")
                 number = as_number(row.y)
                 prediction = model.learn(row.x, number)
                 wrong = abs(prediction - number)
