@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 
 import numpy as np
 import pytest
@@ -150,6 +151,14 @@ def test_what_float32_cannot_hold_is_infinite_and_not_counted_in(value, standard
 def test_what_is_no_feature_is_refused_by_name(x, message):
     with pytest.raises(TypeError, match=message):
         Features(4, True).encode(x)
+
+
+def test_dates_are_not_read():
+    features = Features(4, True)
+    for day in (1, 2, 3):
+        found = features.learn({"day": date(2026, 1, day), "at": np.datetime64("2026-01-01"), "a": float(day)})
+    np.testing.assert_array_equal(np.flatnonzero(found), [0])
+    assert list(features.places) == ["a"]
 
 
 def test_fields_and_rows():

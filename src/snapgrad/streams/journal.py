@@ -4,7 +4,7 @@
     OUT.state/
       options.json    what it was begun with
       N.safetensors   the learner after N rows
-      N.json          all else that it goes on from, with a digest of those rows; written last: then the checkpoint counts
+      N.json          all else that it goes on from, with a digest of those rows; written last: then a checkpoint counts
       N.jsonl         the rows after those, each written before it is learnt from
 
 To go on: the newest checkpoint, and from there the acknowledged rows once more, which brings the learner to the same
