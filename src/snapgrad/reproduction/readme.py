@@ -15,8 +15,10 @@ FIGURE = "influence-ends"
 SHOWN = f"""\
 ![What SnAp keeps of the influence, early and late in training](docs/results/{FIGURE}.svg)
 
-The influence of every parameter on every unit of a small GRU, early and late in its training: red is what SnAp-1 keeps,
-blue what SnAp-2 adds, white what both leave out. Below, the length of the strings that networks learn to copy."""
+The influence of every parameter (across, in two rows) on every unit (down) of a small GRU, early and late in its
+training. The larger a square, the larger the influence: red is what SnAp-1 keeps, blue what SnAp-2 adds, white what both
+leave out. Below, the length of the strings that networks learn to copy."""
+MORE_TO_COME = " †"
 
 
 def copy_table(measured: Sequence[Measured]) -> Table:
@@ -31,8 +33,7 @@ def copy_table(measured: Sequence[Measured]) -> Table:
 def _cell(one: Measured | None) -> str:
     if one is None:
         return ""
-    missing = f" ({len(one.runs)} of {one.wanted} seeds)" if len(one.runs) < one.wanted else ""
-    return f"{spread(one.finals('level'), 1)}{missing}"
+    return f"{spread(one.finals('level'), 1)}{MORE_TO_COME if len(one.runs) < one.wanted else ''}"
 
 
 def text(copied: str, said: Sequence[Said]) -> str:
@@ -44,7 +45,8 @@ def text(copied: str, said: Sequence[Said]) -> str:
         f"Of {len(claims)} claims of the paper {len(measured)} are measured, at least in part, "
         f"and {reproduced} reproduced without reserve so far: [docs/results.md](docs/results.md)."
     )
-    return "\n\n".join([START, SHOWN, copied, summary, END])
+    note = [f"{MORE_TO_COME.strip()} Not all seeds have been run yet."] if MORE_TO_COME in copied else []
+    return "\n\n".join([START, SHOWN, copied, *note, summary, END])
 
 
 def update(path: Path, new: str) -> bool:
