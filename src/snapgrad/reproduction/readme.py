@@ -16,8 +16,8 @@ SHOWN = f"""\
 ![What SnAp keeps of the influence, early and late in training](docs/results/{FIGURE}.svg)
 
 The influence of every parameter (across, in two rows) on every unit (down) of a small GRU, early and late in its
-training. The larger a square, the larger the influence: red is what SnAp-1 keeps, blue what SnAp-2 adds, white what both
-leave out. Below, the length of the strings that networks learn to copy."""
+training. The larger a square, the larger the influence: red is what SnAp-1 keeps, blue what SnAp-2 adds, white what
+both leave out. Below, the length of the strings that networks learn to copy."""
 MORE_TO_COME = " †"
 
 
