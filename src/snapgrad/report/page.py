@@ -17,6 +17,7 @@ from snapgrad.report.collect import Collected, Series, differing
 from snapgrad.report.style import PARAMETERS, colour
 from snapgrad.runs.label import network
 from snapgrad.runs.options import Options
+from snapgrad.tasks.copy import THRESHOLD
 
 TITLES = {
     "copy": "Learning to copy",
@@ -117,15 +118,23 @@ _SAID = {
 }
 
 
+_TASKS = {
+    "level": "The task is to copy: a string of random bits is read, and has to be said again from memory. L is the "
+    f"length of the longest strings. It grows by one whenever a minibatch is copied with less than {THRESHOLD} bits of "
+    "doubt a character, so that it tells how much of the past a network has learnt to keep.",
+}
+
+
 def _findings(collected: Collected) -> list[str]:
-    """What the numbers say, in a sentence."""
+    """What there was to learn, where that needs words, and what the numbers say, in a sentence each."""
     metric, series = collected.metric, collected.series
+    about = [_TASKS[metric]] if metric in _TASKS else []
     if len(series) == 1:
-        return []
+        return about
     digits, said = 1 if metric == "level" else 3, _SAID[metric]
     ends = (series[0], series[-1])
     best, last = (f"{one.name}, {said.format(tables.spread(one.finals(metric), digits))}" for one in ends)
-    return [f"In the end the best of them, {best}; the last, {last}."]
+    return [*about, f"In the end the best of them, {best}; the last, {last}."]
 
 
 def _metrics(collected: Collected) -> list[str]:

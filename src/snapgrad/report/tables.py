@@ -21,6 +21,7 @@ HEADINGS = {
     "valid_bits": "bits / character, validation",
 }
 HISTORY = 32  # steps, where sequences have no one length
+MEANING = "J is the influence of every parameter on the state of the network."
 
 
 class Table(NamedTuple):
@@ -64,6 +65,11 @@ def spread(values: np.ndarray, digits: int) -> str:
     return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
 
 
+def times(ratio: float) -> str:
+    """A ratio, in three digits or as a whole number."""
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
 def cost(options: Options, orders: Sequence[int]) -> Table:
     """What each algorithm needs on the run's network, counted, with SnAp of each of the orders."""
     cell, _, params = build.network(options)
@@ -75,12 +81,12 @@ def cost(options: Options, orders: Sequence[int]) -> Table:
         found = costs(cell, params.cell, order=order, batch=options.batch, window=window)
         kept.append(f"SnAp-{order} keeps {found.kept:,} of {found.states * found.params:,} entries of J.")
         for name, one in found.methods.items():
-            ratios = f"{found.vs_bptt[name]:,.3g}", f"{found.vs_rtrl[name]:,.3g}"
+            ratios = times(found.vs_bptt[name]), times(found.vs_rtrl[name])
             rows[name] = (_title(name), f"{one.memory / 1e6:,.2f}", f"{one.flops / 1e6:,.2f}", *ratios)
     note = f"Counted from the patterns, for a batch of {options.batch}, a history of {window} steps where one is kept, "
     columns = ("algorithm", "memory, MB", "Mflop / step", "flops / BPTT's", "flops / RTRL's")
     title = f"Memory and cost: {network(options)}"
-    return Table(title, " ".join([f"{note}without the readout.", *kept]), columns, list(rows.values()))
+    return Table(title, " ".join([f"{note}without the readout.", MEANING, *kept]), columns, list(rows.values()))
 
 
 def _title(method: str) -> str:
