@@ -22,4 +22,5 @@ class Info:
             print(json.dumps(about))
         else:
             for name, value in about.items():
-                print(f"{name:13} {value}")
+                if value != "":  # nothing to say, as of the reason for a backend that was not passed over
+                    print(f"{name:13} {value}")
