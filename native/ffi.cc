@@ -133,7 +133,7 @@ ffi::Error guarded(Body&& body) {
   try {
     body();
     return ffi::Error::Success();
-  } catch (const Mismatch& error) {
+  } catch (const std::invalid_argument& error) {
     return ffi::Error::InvalidArgument(error.what());
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string("snapgrad: ") + error.what());
