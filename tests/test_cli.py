@@ -246,6 +246,11 @@ def test_an_edited_seed_is_refused_by_name(begun, tmp_path):
     assert done.err.startswith(f"error: `seed` must be the one that the run was begun with, 0, got 1 in {config}: ")
 
 
+def test_info_has_no_line_without_a_word(monkeypatch):
+    monkeypatch.setattr(machine, "describe", lambda: {"backend": "native", "reason": ""})
+    assert answer("info").out == "backend       native\n"
+
+
 def test_an_unexpected_error_has_a_code_of_its_own_and_a_traceback_if_asked_for(monkeypatch):
     def fail():
         raise RuntimeError("one line\nand another")

@@ -280,6 +280,7 @@ def test_the_demo_ends_with_a_table_and_a_page_and_does_not_train_twice(tmp_path
     for name in ("BPTT, whole sequences", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2"):
         assert name in done.out
     check_page(page, figures=4)
+    assert "L is the length of the longest strings" in page.read_text(encoding="utf-8")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
     assert len(before) == 5
     assert len(json.loads(snapgrad(*args, "--json").out)["results"]) == 5
