@@ -52,7 +52,7 @@ def compiled(model: SnapRegressor) -> Callable[[list[Any]], None]:
     learner = model._model.learner
     predict, learn = learner._programs["predict"], learner._programs["learn"]
     x, y = np.zeros((1, FEATURES), np.float32), np.zeros(1, np.float32)
-    leaves = [jax.numpy.copy(leaf) for leaf in learner._leaves]
+    leaves = [jax.numpy.copy(leaf) for leaf in learner._arrays]
 
     def run(stream: list[Any]) -> None:
         nonlocal leaves

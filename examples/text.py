@@ -39,7 +39,7 @@ def by_network(text: np.ndarray, **settings: Any) -> tuple[np.ndarray, int]:
         learner.learn_many(xs[start : start + CHUNK], ys[start : start + CHUNK])[1]
         for start in range(0, len(xs), CHUNK)
     ]
-    return np.concatenate(losses) / math.log(2), sum(leaf.nbytes for leaf in learner._leaves)
+    return np.concatenate(losses) / math.log(2), sum(leaf.nbytes for leaf in learner._arrays)
 
 
 def by_counting(text: np.ndarray, order: int) -> tuple[np.ndarray, int]:

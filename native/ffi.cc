@@ -1,19 +1,15 @@
-// The handlers: the only file that knows XLA. Every buffer is checked here before a kernel sees it.
+// The handlers: what XLA calls, with buffers that are checked (buffers.h) before a kernel sees them.
 #include "ffi.h"
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels.h"
+#include "buffers.h"
 #include "registry.h"
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
 
 namespace snapgrad {
 namespace {
@@ -43,58 +39,6 @@ ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::stri
   return held;
 }
 
-// ---- checks
-
-class Mismatch : public std::invalid_argument {
- public:
-  using std::invalid_argument::invalid_argument;
-};
-
-std::string text(ffi::AnyBuffer::Dimensions dims) {
-  std::string out = "[";
-  for (size_t i = 0; i < dims.size(); ++i) out += (i ? ", " : "") + std::to_string(dims[i]);
-  return out + "]";
-}
-
-// Requires that a buffer is [outer..., last...] of the given type and returns the product of the outer dimensions.
-int64_t check(const char* name, const ffi::AnyBuffer& buffer, ffi::DataType type, std::initializer_list<int64_t> last) {
-  const auto dims = buffer.dimensions();
-  bool ok = buffer.element_type() == type && dims.size() >= last.size();
-  size_t i = dims.size() - last.size();
-  int64_t outer = 1;
-  for (size_t d = 0; ok && d < i; ++d) outer *= dims[d];
-  std::string wanted;
-  for (int64_t n : last) {
-    wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
-    ok = ok && dims[i++] == n;
-  }
-  if (!ok) {
-    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., " + wanted + "] of XLA type " +
-                   std::to_string(static_cast<int>(type)) + ", got " + text(dims) + " of type " +
-                   std::to_string(static_cast<int>(buffer.element_type())));
-  }
-  return outer;
-}
-
-void check_equal(const char* name, int64_t outer, int64_t wanted) {
-  if (outer != wanted) {
-    throw Mismatch(std::string("snapgrad: `") + name + "` must have " + std::to_string(wanted) +
-                   " leading elements, got " + std::to_string(outer));
-  }
-}
-
-int64_t dimension(const char* name, const ffi::AnyBuffer& buffer, size_t from_end) {
-  const auto dims = buffer.dimensions();
-  if (dims.size() < from_end) throw Mismatch(std::string("snapgrad: `") + name + "` must have more axes, got " + text(dims));
-  return dims[dims.size() - from_end];
-}
-
-Type arithmetic(ffi::DataType type) {
-  if (type == ffi::DataType::F32) return Type::kFloat32;
-  if (type == ffi::DataType::F64) return Type::kFloat64;
-  throw Mismatch("snapgrad: arithmetic must be float32 or float64");
-}
-
 // The plan of the part of J that this device has; vmap gives every example the same part.
 template <class P>
 std::shared_ptr<const P> plan_of_part(const Held& held, const ffi::AnyBuffer& part) {
@@ -105,50 +49,6 @@ std::shared_ptr<const P> plan_of_part(const Held& held, const ffi::AnyBuffer& pa
                    std::to_string(number));
   }
   return plan_in<P>(*held.places[number]);
-}
-
-// Entries a lane of a buffer [..., n, lanes]: as many as the plan asks for, or more.
-int64_t room_for(const char* name, const ffi::AnyBuffer& buffer, int64_t needed) {
-  const int64_t room = dimension(name, buffer, 2);
-  if (room < needed) {
-    throw Mismatch(std::string("snapgrad: `") + name + "` must be [..., n, lanes] with n >= " + std::to_string(needed) +
-                   ", got " + text(buffer.dimensions()));
-  }
-  return room;
-}
-
-class XlaPool : public Pool {
- public:
-  explicit XlaPool(ffi::ThreadPool& pool) : pool_(pool) {}
-  int64_t size() const override { return pool_.num_threads(); }
-  void schedule(std::function<void()> task) override { pool_.Schedule(std::move(task)); }
-
- private:
-  ffi::ThreadPool& pool_;
-};
-
-// Nothing may be thrown into XLA.
-template <class Body>
-ffi::Error guarded(Body&& body) {
-  try {
-    body();
-    return ffi::Error::Success();
-  } catch (const std::invalid_argument& error) {
-    return ffi::Error::InvalidArgument(error.what());
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string("snapgrad: ") + error.what());
-  }
-}
-
-char* nth(ffi::AnyBuffer& buffer, int64_t i, int64_t elements) {
-  return static_cast<char*>(buffer.untyped_data()) +
-         static_cast<size_t>(i * elements) * ffi::ByteWidth(buffer.element_type());
-}
-
-// The result starts as the operand. XLA gives both one buffer; where it does not, this makes them equal.
-void carry_over(ffi::AnyBuffer& from, ffi::AnyBuffer& to) {
-  if (to.size_bytes() != from.size_bytes()) throw Mismatch("snapgrad: what is updated in place must keep its shape");
-  if (from.untyped_data() != to.untyped_data()) std::memcpy(to.untyped_data(), from.untyped_data(), from.size_bytes());
 }
 
 // ---- handlers
@@ -296,6 +196,77 @@ ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyB
   });
 }
 
+// Weights and gradients come in pieces, which need not be cut alike: spans are what is whole in both, and not too long to be
+// one thread's.
+std::vector<Span> spans_of(std::vector<ffi::AnyBuffer>& params, std::vector<ffi::AnyBuffer>& gradients) {
+  constexpr int64_t kLongest = 4096;
+  std::vector<Span> spans;
+  size_t from = 0;
+  int64_t read = 0, at = 0;
+  for (ffi::AnyBuffer& piece : params) {
+    const auto size = static_cast<int64_t>(piece.element_count());
+    for (int64_t done = 0; done < size;) {
+      const int64_t left = static_cast<int64_t>(gradients[from].element_count()) - read;
+      if (left == 0) {
+        ++from, read = 0;
+        continue;
+      }
+      const int64_t length = std::min({size - done, left, kLongest});
+      spans.push_back({nth(piece, done, 1), nth(gradients[from], read, 1), at, length});
+      done += length, read += length, at += length;
+    }
+  }
+  return spans;
+}
+
+// After the operands that have names come `pieces` pieces of the weights, then those of the gradient. `seen` goes through as
+// it is: what XLA computes from the weights, it must have computed before they change.
+ffi::Error adam_update(ffi::ThreadPool threads, double rate, double b1, double b2, double eps, double clip, int64_t pieces,
+                       ffi::AnyBuffer first, ffi::AnyBuffer second, ffi::AnyBuffer updates, ffi::AnyBuffer seen,
+                       ffi::AnyBuffer asked, ffi::RemainingArgs rest, Out new_first, Out new_second, Out new_updates,
+                       Out still_seen, Out whole, ffi::RemainingRets new_params) {
+  return guarded([&] {
+    const ffi::DataType type = first.element_type();
+    const Type kind = arithmetic(type);
+    const int64_t size = dimension("first", first, 1);
+    std::vector<ffi::AnyBuffer> params, gradients;
+    if (pieces < 0 || static_cast<int64_t>(rest.size()) < pieces || static_cast<int64_t>(new_params.size()) != pieces) {
+      throw Mismatch("snapgrad: `pieces` must be the number of pieces of the weights, got " + std::to_string(pieces));
+    }
+    int64_t weights = 0, values = 0;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      ffi::AnyBuffer piece = *rest.get<ffi::AnyBuffer>(i);
+      const bool is_params = static_cast<int64_t>(i) < pieces;
+      (is_params ? weights : values) += check(is_params ? "params" : "gradient", piece, type, {});
+      if (is_params) {
+        params.push_back(**new_params.get<ffi::AnyBuffer>(i));
+        carry_over(piece, params.back());
+      } else {
+        gradients.push_back(piece);
+      }
+    }
+    check_equal("params", weights, size);
+    check_equal("gradient", values, size);
+    check_equal("first", check("first", first, type, {size}), 1);
+    check_equal("second", check("second", second, type, {size}), 1);
+    check_equal("updates", check("updates", updates, ffi::DataType::S32, {}), 1);
+    check_equal("asked", check("asked", asked, ffi::DataType::PRED, {}), 1);
+    check_equal("whole", check("whole", *whole, ffi::DataType::PRED, {}), 1);
+    carry_over(first, *new_first);
+    carry_over(second, *new_second);
+    carry_over(updates, *new_updates);
+    carry_over(seen, *still_seen);
+    const std::vector<Span> spans = spans_of(params, gradients);
+    XlaPool pool(threads);
+    kernels().adam_update(kind,
+                          {rate, b1, b2, eps, clip, spans.data(), static_cast<int64_t>(spans.size()), size,
+                           new_first->untyped_data(), new_second->untyped_data(),
+                           static_cast<int32_t*>(new_updates->untyped_data()),
+                           static_cast<const bool*>(asked.untyped_data()), static_cast<bool*>(whole->untyped_data())},
+                          pool);
+  });
+}
+
 XLA_FFI_DEFINE_HANDLER(kInstantiate, [](std::string_view plan) { return instantiate(plan); },
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
 XLA_FFI_DEFINE_HANDLER(kInstantiateInfluence, instantiate,
@@ -328,6 +299,28 @@ XLA_FFI_DEFINE_HANDLER(kProduct, product,
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 
+XLA_FFI_DEFINE_HANDLER(kAdamUpdate, adam_update,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Attr<double>("rate")
+                           .Attr<double>("b1")
+                           .Attr<double>("b2")
+                           .Attr<double>("eps")
+                           .Attr<double>("clip")
+                           .Attr<int64_t>("pieces")
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .Arg<Any>()
+                           .RemainingArgs()
+                           .Ret<Any>()
+                           .Ret<Any>()
+                           .Ret<Any>()
+                           .Ret<Any>()
+                           .Ret<Any>()
+                           .RemainingRets());
+
 template <class T>
 const void* address(T* of) {
   return reinterpret_cast<const void*>(of);
@@ -342,7 +335,8 @@ std::vector<Target> targets() {
           {"snapgrad_credit_step", address(kCreditStep), address(kInstantiate)},
           {"snapgrad_product", address(kProduct), address(kInstantiateProduct)},
           {"snapgrad_sampled_product", address(kSampledProduct), address(kInstantiate)},
-          {"snapgrad_sums", address(kSums), address(kInstantiate)}};
+          {"snapgrad_sums", address(kSums), address(kInstantiate)},
+          {"snapgrad_adam_update", address(kAdamUpdate), nullptr}};
 }
 
 }  // namespace snapgrad

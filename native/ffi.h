@@ -7,7 +7,7 @@ namespace snapgrad {
 
 struct Target {
   const char* name;
-  const void *execute, *instantiate;
+  const void *execute, *instantiate;  // the second is null where a program holds nothing
 };
 std::vector<Target> targets();
 

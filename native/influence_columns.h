@@ -5,16 +5,6 @@
 // nearest cache; each new row is then built in registers from the old rows that its entries of D name, multiplied into
 // the gradient and written back. So J is read once and written once, and every value of D is used for a whole strip.
 
-// Between single samples from Python a pool falls asleep, and then takes several times as long to wake as in a loop.
-constexpr int64_t kAwake = 4;
-
-// The run of thing i.
-int64_t run_of(const Runs& runs, int64_t i) {
-  int64_t run = runs.near[i / Runs::kNear];
-  while (runs.begins[run + 1] <= i) ++run;
-  return run;
-}
-
 template <class T, class S, int N, int R>
 void influence_columns(const InfluenceStep& call, int64_t lane, const Strip& strip, T* old_rows, T* gradient) {
   using V = Vector<T, N>;
@@ -96,7 +86,7 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
 
   // A task is a run of consecutive strips, for one lane after the other: J is then read in order, a strip's gradient is
   // always summed in the order of the lanes, and no two tasks write to the same place.
-  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles / kAwake, pool);
+  const int64_t tasks = task_count(strips.cost_up_to[count - 1] * call.tiles / kAsleep, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     const Range range = task_range(strips.cost_up_to.data(), count, task, tasks);
     constexpr int64_t kSlots = kAccumulators * kLanes<T>;
@@ -104,6 +94,17 @@ void influence_step_columns(const InfluenceStep& call, Pool& pool) {
     const int64_t kept = call.tiles == 1 ? 1 : range.end - range.begin;
     Scratch<T> old_rows(plan.most_rows * kSlots), gradients(kept * kSlots);
     for (int64_t begin = range.begin; begin < range.end; begin += kept) {
+      if constexpr (!kIsRounded<S>) {
+        const Block& block = plan.blocks[strips.all[begin].block];
+        const bool one = has_few_rows<1>(plan, block);
+        if (call.tiles == 1 && (one || has_few_rows<2>(plan, block))) {
+          const int64_t first = strips.all[begin].first;
+          while (begin + 1 < range.end && strips.all[begin + 1].block == strips.all[begin].block) ++begin;
+          const int64_t end = strips.all[begin].first + strips.all[begin].width;
+          one ? influence_few_rows<T, 1>(call, block, first, end) : influence_few_rows<T, 2>(call, block, first, end);
+          continue;
+        }
+      }
       __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(kept * kSlots));
       for (int64_t lane = 0; lane < call.tiles; ++lane) {
         for (int64_t s = begin; s < begin + kept; ++s) {

@@ -10,11 +10,13 @@ namespace {
 #include "simd.h"
 
 #include "rounding.h"
+#include "influence_few_rows.h"
 #include "influence_columns.h"
 #include "influence.h"
 #include "credit.h"
 #include "product.h"
 #include "sums.h"
+#include "adam.h"
 
 void run_influence_step(Type arithmetic, Type storage, const InfluenceStep& call, Pool& pool) {
   if (arithmetic == Type::kFloat64) return influence_step<double, double>(call, pool);
@@ -38,6 +40,7 @@ const Kernels kernels = {
     run<Product, product<float>, product<double>>,
     run<SampledProduct, sampled_product<float>, sampled_product<double>>,
     run<Sums, sums<float>, sums<double>>,
+    run<AdamUpdate, adam_update<float>, adam_update<double>>,
 };
 
 }  // namespace SNAPGRAD_TARGET

@@ -74,6 +74,25 @@ struct Sums {
   void* out;          // [room, lanes]
 };
 
+// Weights that follow one another, as their gradient does.
+struct Span {
+  void* params;
+  const void* gradient;
+  int64_t at, size;  // the first one's place in the moments
+};
+
+// One update of Adam from a gradient whose norm is clipped, in place: made where it is asked for and the gradient's square
+// is finite in float32.
+struct AdamUpdate {
+  double rate, b1, b2, eps, clip;
+  const Span* spans;
+  int64_t count, size;   // spans, and weights in all of them
+  void *first, *second;  // [size]: the moments
+  int32_t* updates;      // made so far
+  const bool* asked;
+  bool* whole;  // whether the square was finite
+};
+
 struct Kernels {
   const char* name;
   int vector_bytes;
@@ -82,6 +101,7 @@ struct Kernels {
   void (*product)(Type, const Product&, Pool&);
   void (*sampled_product)(Type, const SampledProduct&, Pool&);
   void (*sums)(Type, const Sums&, Pool&);
+  void (*adam_update)(Type, const AdamUpdate&, Pool&);
 };
 
 // The best that this machine can run, or what the environment variable SNAPGRAD_INSTRUCTIONS names.

@@ -92,7 +92,7 @@ NB_MODULE(_native, m) {
     for (const Target& target : targets()) {
       nb::dict stages;
       stages["execute"] = capsule(target.execute);
-      stages["instantiate"] = capsule(target.instantiate);
+      if (target.instantiate != nullptr) stages["instantiate"] = capsule(target.instantiate);
       out[target.name] = stages;
     }
     return out;

@@ -296,11 +296,12 @@ SumsPlan::SumsPlan(int64_t n_left, int64_t n_right, Indices term_starts, Indices
   check_size("right", right);
   check_starts(term_starts, left_of.size);
   check_below(left_of, left);
-  check_below(right_of, right);
+  check_below(right_of, right + 1);
   if (left_of.size != right_of.size) fail("`left_of` and `right_of` must have one length");
   starts.assign(term_starts.data, term_starts.data + term_starts.size);
   for (int64_t i = 0; i < left_of.size; ++i) {
     terms.push_back({static_cast<uint32_t>(left_of[i]), static_cast<uint32_t>(right_of[i])});
+    is_product = is_product && right_of[i] < right;
   }
   for (int64_t i = 0; i < sums; ++i) is_product = is_product && starts[i + 1] == starts[i] + 1;
   if (!is_product) return;

@@ -156,10 +156,10 @@ struct MatrixPlan : Plan {
   MatrixPlan(int64_t cols, Rows pattern);
 };
 
-// out[i] = sum over the terms of i of left[term.left] * right[term.right].
+// out[i] = sum over the terms of i of left[term.left] * right[term.right]; what would stand behind the last on the right is one.
 struct SumsPlan : Plan {
   int64_t left, right, sums;
-  bool is_product = true;          // every sum has one term
+  bool is_product = true;          // every sum has one term, of two factors
   Runs runs;                       // of products: with the same left factor, and right ones in order
   std::vector<Term> run_terms;     // the first of each run
   std::vector<uint32_t> starts;

@@ -41,7 +41,8 @@ void product(const Product& call, Pool& pool) {
   const Term* const terms = (call.transposed ? plan.back_terms : plan.terms).data();
   const int64_t rows = call.transposed ? plan.cols : plan.rows;
   const int64_t vectors = (call.batch + kLanes<T> - 1) / kLanes<T>;
-  const int64_t tasks = task_count((plan.entries + 4 * rows) * vectors, pool);
+  const int64_t cost = (plan.entries + 4 * rows) * vectors;
+  const int64_t tasks = task_count(call.batch < kTile ? cost / kAsleep : cost, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     over_batch<T>(call.batch, [&](auto n, auto r, int64_t from, int64_t lanes) {
       product_rows<T, decltype(n)::value, decltype(r)::value>(

@@ -33,6 +33,10 @@ void parallel_for(Pool& pool, int64_t n, const Task& task) {
 // Into how many tasks to cut work of the given cost, in vector operations.
 int64_t task_count(int64_t cost, const Pool& pool);
 
+// Small batches come as single samples, and between two of them a pool falls asleep. To wake it takes longer than to do the
+// smallest task: their cost is divided by this.
+constexpr int64_t kAsleep = 16;
+
 // The things of one task, given the cost of all things up to and with each.
 struct Range {
   int64_t begin, end;

@@ -171,6 +171,11 @@ weights = sg.GRU(4, 500).init(jax.random.key(0), sparsity=0.9, dtype=np.float32)
 def objective(values, x):
     return jax.numpy.sin(jax.vmap(lambda x: NativeMatrix(values, weights.pattern) @ x)(x)).sum()
 note(*jax.grad(objective, argnums=(0, 1))(weights.values, jax.random.normal(jax.random.key(1), (200, 500), np.float32)))
+for cell in ("gru", "lstm"):  # blocks of one and of two rows, and weights that are updated
+    learner = sg.OnlineLearner(inputs=3, cell=cell, units=256)
+    for x in np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32):
+        note(*learner.learn(x, 1.0))
+    note(*jax.tree.leaves(learner.params))
 print(sg.backend_info()["instructions"], digest.hexdigest(), *sizes)
 """
 
@@ -402,20 +407,21 @@ def test_every_index_is_checked_when_a_plan_is_made():
             make(**changed)
     index = np.arange(3)
     with pytest.raises(ValueError, match="`right_of` must be in"):
-        binding._native.sums_plan("test", left=3, right=2, starts=np.array([0, 3]), left_of=index, right_of=index)
+        binding._native.sums_plan("test", left=3, right=1, starts=np.array([0, 3]), left_of=index, right_of=index)
     with pytest.raises(ValueError, match="`columns` must be in"):
         binding._native.matrix_plan("test", cols=2, starts=np.array([0, 3]), columns=index)
 
 
 def test_sums_of_products():
     rng = np.random.default_rng(0)
-    which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 5, 20)
+    which, left_of, right_of = rng.integers(0, 6, 20), rng.integers(0, 4, 20), rng.integers(0, 6, 20)
     sums = Sums.of((4, 5), 7, which, left_of, right_of)  # the last sum has no term
     for lanes in (3, 29):  # a tile, two of them and single lanes
         left, right, shared = (jnp.asarray(rng.normal(size=shape)) for shape in ((4, lanes), (5, lanes), (5, 1)))
         for others in (right, shared):
             expected = np.zeros((7, lanes))
-            np.add.at(expected, which, np.asarray(left)[left_of] * np.asarray(others)[right_of])
+            with_one = np.append(np.asarray(others), np.ones((1, others.shape[1])), axis=0)
+            np.add.at(expected, which, np.asarray(left)[left_of] * with_one[right_of])
             for kernel in (NATIVE, REFERENCE):
                 np.testing.assert_allclose(kernel.sums(sums, left, others), expected, rtol=1e-12, atol=1e-12)
 

@@ -52,7 +52,7 @@ def test_river_s_own_checks_pass(kind):
 def bits(model):
     """Everything in a model that could change."""
     model = model._model
-    leaves = [np.asarray(leaf).tobytes() for leaf in model.learner._leaves]
+    leaves = [np.asarray(leaf).tobytes() for leaf in model.learner._arrays]
     return leaves, model.learner.counts, pickle.dumps(model.features.state())
 
 
@@ -129,7 +129,7 @@ def test_bad_and_missing_values_are_counted_or_ignored_and_never_reach_the_weigh
     assert model.counts == {**model.counts, "samples": 37, "skipped": 4, "rejected": 0}
     assert math.isfinite(model.predict_one(samples[0][0]))
     assert abs(model.predict_one(samples[0][0])) < 1e3  # the jump has not become the scale of everything
-    assert all(np.isfinite(leaf).all() for leaf in model._model.learner._leaves if leaf.dtype.kind == "f")
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model._model.learner.params))
 
 
 def test_standardisation_can_be_switched_off():

@@ -92,7 +92,8 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
                 along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
                 return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
 
-            g, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, params))
+            flat, unravel = ravel_pytree(params)
+            g = jnp.zeros(flat.shape, flat.dtype)  # of one piece, which XLA knows to be zero
             at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), signs
             (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, varying((memory.state, memory.params, g), at), at)
             return Outcome(unravel(g), trajectory.last, Estimate(s_tilde, theta_tilde, key))

@@ -87,7 +87,7 @@ class UnitJacobians(Jacobians):
 
     @cached_property
     def _dynamics_terms(self) -> tuple[Any, Any, Any]:
-        """Every entry of D is a sum of derivatives of the rule times weights, and of an element of A times one."""
+        """Every entry of D is a sum of derivatives of the rule times weights, and of an element of A alone."""
         k, nnz = self.cell.units, self._recurrent.nnz
         weight, entry = self._through(self._recurrent, self._structure.by_recurrent)
         derivative = self._by_recurrent(entry % k, entry // k, self._recurrent.rows[weight] // k)
@@ -180,9 +180,7 @@ class UnitJacobians(Jacobians):
             order[wanted.column_order] = np.arange(wanted.nnz)
         place = order[wanted.find(self.dynamics.rows, self.dynamics.cols)][which]
         kept = place < wanted.nnz
-        return Sums.of(
-            (self._derivatives, self._recurrent.nnz + 1), wanted.nnz, place[kept], left_of[kept], right_of[kept]
-        )
+        return Sums.of((self._derivatives, self._recurrent.nnz), wanted.nnz, place[kept], left_of[kept], right_of[kept])
 
     def sums(self, wanted: Pattern, *, by_column: bool) -> tuple[Sums, ...]:
         dynamics = self._dynamics_sums(wanted, by_column)
@@ -203,9 +201,7 @@ class UnitJacobians(Jacobians):
     def dynamics_at(
         self, kernel: Kernel, params: UnitParams, wanted: Pattern, *, by_column: bool = False
     ) -> Callable[[UnitLocal], jax.Array]:
-        sums, recurrent = self._dynamics_sums(wanted, by_column), params.recurrent
-        # The weights, and a one for what is multiplied by none; for all lanes.
-        weights = jnp.append(recurrent.values, jnp.ones(1, recurrent.dtype))[:, None]
+        sums, weights = self._dynamics_sums(wanted, by_column), params.recurrent.values[:, None]  # for all lanes
         return lambda local: kernel.sums(sums, local.derivatives, weights)
 
     def by_input_at(self, kernel: Kernel, params: UnitParams) -> Callable[[UnitLocal], jax.Array]:

@@ -26,7 +26,10 @@ Credit = Any  # the kept part of Lambda
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """sum_n left[left_of[n]] * right[right_of[n]] over the terms n of every sum, which stand together from `starts`."""
+    """sum_n left[left_of[n]] * right[right_of[n]] over the terms n of every sum, which stand together from `starts`.
+
+    A term whose right_of is one past the end has one in place of that factor.
+    """
 
     left: int  # length of the vectors that are gathered from
     right: int

@@ -49,7 +49,8 @@ class ReferenceKernel(Kernel):
 
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
         left_of, right_of = _sum_table(sums)
-        return jnp.sum(append_zero(left.T)[:, left_of] * append_zero(right.T)[:, right_of], axis=-1).T
+        right = jnp.concatenate([right, jnp.ones((1, right.shape[1]), right.dtype)])
+        return jnp.sum(append_zero(left.T)[:, left_of] * right.T[:, right_of], axis=-1).T
 
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         return tuple(jnp.zeros((batch_size, *bucket.shape), dtype) for bucket in self._layout(blocks).buckets)

@@ -14,11 +14,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.xla_metadata import set_xla_metadata
 
 SETTING = "jax_cpu_enable_async_dispatch"
 
 # Weights and moments are overwritten where they stand; without this XLA copies them first, in every round of a loop.
 IN_PLACE = "xla_cpu_copy_insertion_use_region_analysis"
+
+# A function that is called, not merged into its caller, and compiled into one kernel.
+AS_ONE_KERNEL = {"inlineable": "false", "xla_cpu_small_call": "true"}
 
 
 def in_this_thread() -> None:
@@ -52,3 +56,17 @@ def in_one_thread(function: Callable[..., tuple[Any, Any]]) -> Callable[..., tup
         return jax.lax.fori_loop(0, rounds, lambda _, so_far: function(so_far[0], *arguments), (state, told))
 
     return one_round
+
+
+def as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of small arrays, compiled into one operation of the program around it.
+
+    XLA wakes threads where more than a handful of operations could begin at once, be they as small as can be.
+    """
+    function = jax.jit(function)
+
+    def call(*arguments: Any) -> Any:
+        with set_xla_metadata(**AS_ONE_KERNEL):
+            return function(*arguments)
+
+    return call

@@ -4,7 +4,7 @@
     for x, y in stream:
         prediction, loss = learner.learn(x, y)
 
-NumPy in, NumPy out. What changes is a flat list of arrays, whose memory every call hands to the next; what is compiled
+NumPy in, NumPy out. What changes is a short list of arrays, whose memory every call hands to the next; what is compiled
 is shared by all copies of a learner.
 """
 
@@ -20,7 +20,6 @@ from typing import Any, Self, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import param_dtype
@@ -31,6 +30,7 @@ from snapgrad.cells.unit import UnitCell
 from snapgrad.kernels.select import Backend
 from snapgrad.learner import cache, dispatch, generation, stored
 from snapgrad.learner.guards import BadValues, Events, InfluenceGrowth
+from snapgrad.learner.packing import Packing
 from snapgrad.learner.samples import Samples
 from snapgrad.learner.settings import Settings
 from snapgrad.learner.step import Carry
@@ -115,14 +115,14 @@ class OnlineLearner:
             return learning.start(settings.make_params(self._cell, learning.objective), settings.batch, settings.key)
 
         # One program in place of dozens of small ones; a random pattern cannot be drawn inside one.
-        if settings.sparsity == 0 and isinstance(self._cell, UnitCell | Stack):
-            return jax.jit(begin)()
-        return jax.tree.map(jnp.copy, begin())  # a cell may give its own arrays
+        is_one = settings.sparsity == 0 and isinstance(self._cell, UnitCell | Stack)
+        return jax.jit(begin)() if is_one else begin()
 
     def _go_on(self, carry: Carry) -> None:
-        """Goes on from a carry, whose memory it takes."""
+        """Goes on from a copy of a carry."""
         self._samples.dtype = np.dtype(param_dtype(carry.params.cell))
-        self._leaves, self._structure, self._unravel = _pack(carry)
+        self._packing = Packing(carry)
+        self._arrays = jax.jit(self._packing.pack)(carry)
 
     # ---- what a learner does
 
@@ -130,13 +130,13 @@ class OnlineLearner:
         """The prediction for the next x, which is not read yet: nothing changes."""
         x = self._samples.x(x)
         program = self._programs.get("predict") or self._compile("predict", self._learning.predict, x, changes=False)
-        return self._samples.prediction(np.array(program(self._leaves, x)))
+        return self._samples.prediction(np.array(program(self._arrays, x)))
 
     def learn(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Reads x, predicts, then learns from y. Returns the prediction and its loss, NaN where nothing was learnt."""
         x, y = self._samples.x(x), self._samples.y(y)
         program = self._programs.get("learn") or self._compile("learn", self._learning.learn, x, y)
-        self._leaves, told = program(self._leaves, x, y)
+        self._arrays, told = program(self._arrays, x, y)
         predictions, losses, events = self._samples.split(np.array(told))
         self._seen += self._settings.batch
         if any(events):
@@ -154,7 +154,7 @@ class OnlineLearner:
         xs, ys = jax.tree.map(lambda leaf: np.pad(leaf, [(0, room - steps), *[(0, 0)] * (leaf.ndim - 1)]), (xs, ys))
         name, count = ("learn_many", room), np.int32(steps)
         program = self._programs.get(name) or self._compile(name, self._learning.learn_many, xs, ys, count)
-        self._leaves, told = program(self._leaves, xs, ys, count)
+        self._arrays, told = program(self._arrays, xs, ys, count)
         predictions, losses, events = self._samples.split(np.array(told)[:steps])
         self._seen += self._settings.batch * steps
         self._count(events.sum(axis=0, dtype=np.float64))
@@ -168,7 +168,7 @@ class OnlineLearner:
             return carry._replace(state=self._learning.algorithm.reset(carry.state, where)), ()
 
         program = self._programs.get("reset") or self._compile("reset", reset, where)
-        self._leaves, _ = program(self._leaves, where)
+        self._arrays, _ = program(self._arrays, where)
 
     def generate(
         self, x: Any, length: int, *, features: Any = None, temperature: float = 1.0, seed: int = 0
@@ -190,7 +190,7 @@ class OnlineLearner:
         name = ("generate", length, keys is None)
         function = partial(generation.generate, self._learning)
         program = self._programs.get(name) or self._compile(name, function, xs, keys, heat, changes=False)
-        out = np.array(program(self._leaves, xs, keys, heat))
+        out = np.array(program(self._arrays, xs, keys, heat))
         return (
             out.reshape(length, *self._samples.lead) if keys is not None else self._samples.prediction(out, (length,))
         )
@@ -210,7 +210,7 @@ class OnlineLearner:
     @property
     def params(self) -> Params:
         """A copy of the weights; assign to change them."""
-        return jax.tree.map(jnp.copy, self._carry().params)
+        return self._carry().params
 
     @params.setter
     def params(self, params: Params) -> None:
@@ -224,7 +224,7 @@ class OnlineLearner:
             raise ValueError(
                 "`params` must have the structure, shapes, dtypes and sparsity patterns of the learner's, got others"
             )
-        self._go_on(own._replace(params=jax.tree.map(jnp.copy, params)))
+        self._go_on(own._replace(params=params))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -279,7 +279,7 @@ class OnlineLearner:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__)  # what is compiled is shared
-        other._leaves = [jnp.copy(leaf) for leaf in self._leaves]
+        other._arrays = [jnp.copy(leaf) for leaf in self._arrays]
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -294,11 +294,8 @@ class OnlineLearner:
         self._seen, self._events, self._warned = seen, events, events.grown > 0
 
     def _carry(self) -> Carry:
-        return self._unpack(self._leaves)
-
-    def _unpack(self, leaves: list[jax.Array]) -> Carry:
-        carry = jax.tree.unflatten(self._structure, leaves[1:])
-        return carry._replace(params=self._unravel(leaves[0]))
+        """A copy of all that changes."""
+        return jax.jit(self._packing.unpack)(self._arrays)
 
     def _count(self, events: Iterable[float]) -> None:
         self._events = Events(*(int(new) + old for new, old in zip(events, self._events, strict=True)))
@@ -315,20 +312,14 @@ class OnlineLearner:
 
     def _compile(self, name: Any, function: Any, *arguments: Any, changes: bool = True) -> Any:
         """The program for arguments of these shapes. One that `changes` the learner's arrays takes their memory."""
+        packing = self._packing
 
-        def flat(leaves: list[jax.Array], *arguments: Any) -> Any:
-            out = function(self._unpack(leaves), *arguments)
-            return (_pack(out[0])[0], out[1]) if changes else out
+        def packed(arrays: list[jax.Array], *arguments: Any) -> Any:
+            out = function(packing.unpack(arrays), *arguments)
+            return (packing.pack(out[0]), out[1]) if changes else out
 
-        program = jax.jit(dispatch.in_one_thread(flat), donate_argnums=0) if changes else jax.jit(flat)
+        program = jax.jit(dispatch.in_one_thread(packed), donate_argnums=0) if changes else jax.jit(packed)
         with cache.on_disk():
-            compiled = dispatch.compiled(program.lower(self._leaves, *arguments))
+            compiled = dispatch.compiled(program.lower(self._arrays, *arguments))
         self._programs[name] = compiled
         return compiled
-
-
-def _pack(carry: Carry) -> tuple[list[jax.Array], Any, Any]:
-    """The arrays of a carry, its weights as one vector, because every array costs a call time; and how to undo it."""
-    vector, unravel = ravel_pytree(carry.params)
-    rest, structure = jax.tree.flatten(carry._replace(params=cast(Any, ())))
-    return [vector, *rest], structure, unravel

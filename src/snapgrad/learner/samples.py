@@ -62,9 +62,11 @@ class Samples:
 
     def y(self, value: Any) -> Any:
         """One y as [B, ...]."""
-        is_number = type(value) is float and self.outputs == 1 and not self.lead and self.loss == "squared"
-        if is_number and abs(value) < SAFE:  # as in `x`
-            return np.array((value,), self.dtype)
+        if self.loss == "squared" and not self.lead:  # as in `x`
+            if type(value) is float and self.outputs == 1 and abs(value) < SAFE:
+                return np.array((value,), self.dtype)
+            if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == (self.outputs,):
+                return value if self.outputs == 1 else value.reshape(1, self.outputs)
         return self._y(value, ())
 
     def ys(self, value: Any) -> Any:

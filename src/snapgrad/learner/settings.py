@@ -18,10 +18,12 @@ from snapgrad.algorithms.registry import ALGORITHMS, takes
 from snapgrad.cells.base import Cell
 from snapgrad.cells.registry import CELLS
 from snapgrad.cells.stack import Stack
+from snapgrad.kernels.adam import Adam
 from snapgrad.kernels.select import Backend
 from snapgrad.learner.guards import BadValues, Guards, InfluenceGrowth
 from snapgrad.learner.objective import Objective
 from snapgrad.learner.step import Learning
+from snapgrad.learner.update import Update
 from snapgrad.readouts import Readout
 
 UNITS = 64
@@ -94,7 +96,7 @@ class Settings:
         """How the network learns."""
         objective = Objective(Readout(self.outputs, self.hidden), self.loss)
         guards = Guards(self.limit, self.bad_values, self.influence_limit, self.influence_growth)
-        return Learning(self._algorithm(cell, objective), objective, self._optimiser(), guards, self._is_bounded())
+        return Learning(self._algorithm(cell, objective), objective, self._update(), guards)
 
     def make_params(self, cell: Cell, objective: Objective) -> Params:
         """Fresh parameters."""
@@ -131,12 +133,12 @@ class Settings:
             raise ValueError(f"`algorithm` must go on from sample to sample, got {made.name}, which begins anew")
         return made
 
-    def _optimiser(self) -> optax.GradientTransformation:
+    def _update(self) -> Update:
+        call = None
         if isinstance(self.optimiser, str):
-            rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
-            arguments.positive_number("learning_rate", rate)
+            arguments.positive_number("learning_rate", self._rate)
             call = optimisers.parse(self.optimiser)
-            made = optimisers.make(call, rate)
+            made = optimisers.make(call, self._rate)
         elif not isinstance(self.optimiser, optax.GradientTransformation):
             got = type(self.optimiser).__name__
             raise TypeError(f"`optimiser` must be a name such as adam, or an optimiser of Optax, got {got}")
@@ -149,15 +151,16 @@ class Settings:
             arguments.positive_number("clip", self.clip)
             made = optax.chain(optax.clip_by_global_norm(self.clip), made)
         # One vector in place of many small arrays: for one sample at a time, calls cost as much as arithmetic.
-        elementwise = isinstance(self.optimiser, str) and call.name in optimisers.ELEMENTWISE
-        return optax.flatten(made) if elementwise else made
+        if call is not None and call.name in optimisers.ELEMENTWISE:
+            made = optax.flatten(made)
+        # Whether it makes nothing infinite of a finite gradient: then that need not be checked.
+        if call not in optimisers.BOUNDED or self.clip is None or self._rate > 1 or self.clip > MOST_CLIP:
+            return Update(made)
+        return Update(made, is_bounded=True, adam=Adam(self._rate, self.clip) if call.name == "adam" else None)
 
-    def _is_bounded(self) -> bool:
-        """Whether the optimiser makes nothing infinite of a finite gradient: then that need not be checked."""
-        if not isinstance(self.optimiser, str) or self.clip is None:
-            return False
-        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
-        return optimisers.parse(self.optimiser) in optimisers.BOUNDED and rate <= 1 and self.clip <= MOST_CLIP
+    @property
+    def _rate(self) -> float:
+        return LEARNING_RATE if self.learning_rate is None else self.learning_rate
 
     # ---- as JSON
 

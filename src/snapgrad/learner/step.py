@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from snapgrad.algorithms.base import batched_step
 from snapgrad.algorithms.interface import Algorithm, Params, State
-from snapgrad.learner.guards import WATCH_EVERY, Events, Guards, broken_lanes, is_finite
+from snapgrad.learner.guards import WATCH_EVERY, Events, Guards, broken_lanes
 from snapgrad.learner.objective import Objective
+from snapgrad.learner.update import Update
 
 
 class Carry(NamedTuple):
@@ -35,13 +35,13 @@ class Learning:
 
     algorithm: Algorithm
     objective: Objective
-    optimiser: optax.GradientTransformation
+    update: Update
     guards: Guards
-    bounded: bool = False  # a finite gradient makes a finite update and a finite state of the optimiser
 
     def start(self, params: Params, lanes: int, key: jax.Array) -> Carry:
         """Before the first sample."""
-        return Carry(params, self.optimiser.init(params), self.algorithm.init(params, lanes, key=key), jnp.uint32(0))
+        state = self.algorithm.init(params, lanes, key=key)
+        return Carry(params, self.update.optimiser.init(params), state, jnp.uint32(0))
 
     def predict(self, carry: Carry, x: jax.Array) -> jax.Array:
         """The predictions [B, ...] for x [B, ...], as `learn` would make them."""
@@ -67,31 +67,24 @@ class Learning:
         if self.objective.is_classifier:
             asked &= y >= 0
         gradient, state = self.algorithm.grad(params, state, x[None], _one_step((y, asked)))
-        hs = gradient.info.outputs[0]
-        predictions = jax.vmap(self.objective.prediction, in_axes=(None, 0))(params.readout, hs)
-
-        with jax.numpy_dtype_promotion("standard"):  # whatever the process has set: Optax counts on it
-            updates, new_opt_state = self.optimiser.update(gradient.grads, opt_state, params)
-        # As vectors: for one sample, every operation on its own costs more than its arithmetic.
-        (g, _), (u, _), (p, unravel) = map(ravel_pytree, (gradient.grads, updates, params))
-        # A weight and an update whose squares are finite have a finite sum.
-        whole = is_finite(g if self.bounded else (g, u, new_opt_state))
-        accepted = asked.any() & whole
-        params = unravel(jnp.where(accepted, p + u, p))
-        opt_state = jax.tree.map(lambda *both: jnp.where(accepted, *both), new_opt_state, opt_state)
+        predictions = jax.vmap(self.objective.prediction, in_axes=(None, 0))(params.readout, gradient.info.outputs[0])
+        is_asked = asked.any()
+        losses = jnp.where(asked, gradient.info.losses[0], jnp.nan)
+        seen = jnp.concatenate([predictions.reshape(-1), losses])
+        kernel, grads = state.origin.kernel, gradient.grads
+        params, opt_state, whole, seen = self.update(kernel, params, opt_state, grads, is_asked, seen)
 
         due = (age % WATCH_EVERY == WATCH_EVERY - 1) | ~whole
         state, restarted, grown = self.guards.watch(self.algorithm, state, due, broken_lanes(state.cell))
         events = Events(
             skipped=jnp.sum(~asked),
             clipped=jnp.sum((bad_x | bad_y) & clips),
-            rejected=asked.any() & ~whole,
+            rejected=is_asked & ~whole,
             restarted=restarted,
             grown=grown,
         )
-        losses = jnp.where(asked, gradient.info.losses[0], jnp.nan)
-        told = [predictions.reshape(-1), losses, jnp.stack([count.astype(losses.dtype) for count in events])]
-        return Carry(params, opt_state, state, age + 1), jnp.concatenate(told)
+        told = jnp.concatenate([seen, jnp.stack([count.astype(seen.dtype) for count in events])])
+        return Carry(params, opt_state, state, age + 1), told
 
     def learn_many(self, carry: Carry, xs: jax.Array, ys: Any, steps: jax.Array) -> tuple[Carry, jax.Array]:
         """`learn` for the first `steps` of xs [T, B, ...]; the vectors [T, ...] of the others are zero."""
