@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, cast
 
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from snapgrad import collection
 from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import param_dtype
 from snapgrad.algorithms.interface import Algorithm, Params
@@ -94,9 +95,9 @@ class OnlineLearner:
         backend: Backend = "auto",
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
-        with cache.on_disk():
+        with collection.paused(), cache.on_disk():
             self._build(Settings(**given))
-            self._go_on(self._begin())
+            self._begin()
 
     def _build(self, settings: Settings) -> None:
         """Everything that does not change."""
@@ -108,21 +109,27 @@ class OnlineLearner:
         self._programs: dict[Any, Any] = {}
         self._events, self._seen, self._warned = Events(), 0, False
 
-    def _begin(self) -> Carry:
+    def _begin(self) -> None:
         settings, learning = self._settings, self._learning
 
         def begin() -> Carry:
             return learning.start(settings.make_params(self._cell, learning.objective), settings.batch, settings.key)
 
         # One program in place of dozens of small ones; a random pattern cannot be drawn inside one.
-        is_one = settings.sparsity == 0 and isinstance(self._cell, UnitCell | Stack)
-        return jax.jit(begin)() if is_one else begin()
+        if settings.sparsity == 0 and isinstance(self._cell, UnitCell | Stack):
+            self._go_on_from(jax.jit(begin))
+        else:
+            self._go_on(begin())
 
     def _go_on(self, carry: Carry) -> None:
         """Goes on from a copy of a carry."""
-        self._samples.dtype = np.dtype(param_dtype(carry.params.cell))
-        self._packing = Packing(carry)
-        self._arrays = jax.jit(self._packing.pack)(carry)
+        self._go_on_from(lambda carry: carry, carry)
+
+    def _go_on_from(self, make: Callable[..., Carry], *arguments: Any) -> None:
+        like = jax.eval_shape(make, *arguments)
+        self._samples.dtype = np.dtype(param_dtype(like.params.cell))
+        self._packing = packing = Packing(like)
+        self._arrays = jax.jit(lambda *arguments: packing.pack(make(*arguments)))(*arguments)
 
     # ---- what a learner does
 
@@ -258,7 +265,7 @@ class OnlineLearner:
         """
         found = stored.read(path)
         learner = cls.__new__(cls)
-        with cache.on_disk():
+        with collection.paused(), cache.on_disk():
             learner._build(found.settings({"cell": cell, "algorithm": algorithm, "loss": loss, "optimiser": optimiser}))
             learner._go_on(found.carry(learner._learning, learner._settings))
         learner._remember(*found.counts())
@@ -319,7 +326,7 @@ class OnlineLearner:
             return (packing.pack(out[0]), out[1]) if changes else out
 
         program = jax.jit(dispatch.in_one_thread(packed), donate_argnums=0) if changes else jax.jit(packed)
-        with cache.on_disk():
+        with collection.paused(), cache.on_disk():
             compiled = dispatch.compiled(program.lower(self._arrays, *arguments))
         self._programs[name] = compiled
         return compiled

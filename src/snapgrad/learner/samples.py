@@ -63,7 +63,7 @@ class Samples:
     def y(self, value: Any) -> Any:
         """One y as [B, ...]."""
         if self.loss == "squared" and not self.lead:  # as in `x`
-            if type(value) is float and self.outputs == 1 and abs(value) < SAFE:
+            if type(value) in (float, self.dtype.type) and self.outputs == 1 and abs(value) < SAFE:
                 return np.array((value,), self.dtype)
             if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == (self.outputs,):
                 return value if self.outputs == 1 else value.reshape(1, self.outputs)
