@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 import snapgrad as sg
 from snapgrad.kernels.native import settled
-from snapgrad.learner import cache, dispatch
+from snapgrad.learner import cache, dispatch, packing
 from snapgrad.learner.settings import MOST_CLIP
 from snapgrad.learner.widening import widen
 from snapgrad.optimisers import BOUNDED, ELEMENTWISE, make, parse
@@ -573,3 +573,20 @@ def test_an_elementwise_optimiser_does_not_see_how_parameters_are_cut(name):
 def test_a_compiler_option_that_xla_does_not_know_is_left_out(monkeypatch):
     monkeypatch.setattr(dispatch, "IN_PLACE", "xla_no_such_option")
     assert dispatch.compiled(jax.jit(lambda x: x + 1).lower(1.0))(1.0) == 2
+
+
+def test_arrays_that_were_given_or_taken_stay_one_s_own():
+    """Large ones too, which go into and out of a learner's own arrays as they are: a sample overwrites these."""
+    one, other = (sg.OnlineLearner(inputs=3, units=64, seed=seed) for seed in (0, 1))
+    taken = one.params
+    assert max(leaf.size for leaf in jax.tree.leaves(taken)) > packing.LARGE
+    before = [np.array(leaf) for leaf in jax.tree.leaves(taken)]
+    other.params = taken
+    pickled, copied = pickle.dumps(one), copy.copy(one)
+    for learner in (one, other, one, other):
+        learner.learn(np.ones(3, np.float32), 1.0)
+    for leaf, wanted in zip(jax.tree.leaves(taken), before, strict=True):
+        np.testing.assert_array_equal(leaf, wanted)
+    for learner in (pickle.loads(pickled), copied):
+        for leaf, wanted in zip(jax.tree.leaves(learner.params), before, strict=True):
+            np.testing.assert_array_equal(leaf, wanted)
