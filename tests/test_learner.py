@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -162,21 +163,40 @@ def test_a_sample_is_learnt_from_in_one_thread(fresh):
     assert "custom-call(" not in entry  # the native kernels are in the loop
 
 
-def test_learn_many_compiles_once_for_all_lengths_up_to_the_next_power_of_two(fresh):
-    learner, compiled = copy.deepcopy(fresh), []
+@contextmanager
+def compilations():
+    """Seconds of each program that XLA compiles inside."""
+    seen = []
 
     def listen(event, duration_secs, **_):
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(duration_secs)
+            seen.append(duration_secs)
 
-    learner.learn_many(XS[:16], YS[:16])
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        for steps in (3, 9, 13):
-            learner.learn_many(XS[:steps], YS[:steps])
+        yield seen
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_learn_many_compiles_once_for_all_lengths_up_to_the_next_power_of_two(fresh):
+    learner = copy.deepcopy(fresh)
+    learner.learn_many(XS[:16], YS[:16])
+    with compilations() as compiled:
+        for steps in (3, 9, 13):
+            learner.learn_many(XS[:steps], YS[:steps])
     assert not compiled
+
+
+def test_a_learner_is_saved_again_without_compiling(fresh, tmp_path):
+    learner = copy.deepcopy(fresh)
+    for _ in range(2):
+        with compilations() as compiled:
+            learner.learn(XS[0], YS[0])
+            learner.predict(XS[1])
+            learner.save(tmp_path / "learner")
+            assert learner.params
+    assert not compiled  # the second time
 
 
 def test_classes_are_told_apart():

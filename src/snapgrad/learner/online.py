@@ -129,6 +129,7 @@ class OnlineLearner:
         like = jax.eval_shape(make, *arguments)
         self._samples.dtype = np.dtype(param_dtype(like.params.cell))
         self._packing = packing = Packing(like)
+        self._unpacked = jax.jit(packing.unpack)
         self._arrays = jax.jit(lambda *arguments: packing.pack(make(*arguments)))(*arguments)
 
     # ---- what a learner does
@@ -302,7 +303,7 @@ class OnlineLearner:
 
     def _carry(self) -> Carry:
         """A copy of all that changes."""
-        return jax.jit(self._packing.unpack)(self._arrays)
+        return self._unpacked(self._arrays)
 
     def _count(self, events: Iterable[float]) -> None:
         self._events = Events(*(int(new) + old for new, old in zip(events, self._events, strict=True)))
