@@ -82,6 +82,26 @@ def test_blocks_of_one_row_over_several_tiles(batch_size):
     assert relative_error(native, reference) < TOLERANCE[np.float32]
 
 
+@pytest.mark.parametrize("sparsity", [0.0, 0.6])
+@pytest.mark.parametrize("make", [sg.Vanilla, sg.GRU, sg.LSTM])
+def test_one_sample_with_blocks_of_one_and_two_rows(make, sparsity):
+    """SnAp-1 at batch 1: stretches longer than a vector, shorter ones, and single columns; a reset on the way."""
+    cell, rng = make(5, 21, recurrent_bias=True), np.random.default_rng(0)
+    params = sg.Params(cell.init(jax.random.key(1), sparsity), jnp.asarray(rng.normal(size=21)))
+    xs = jnp.asarray(rng.normal(size=(3, 2, 1, 5)))
+
+    def gradients(backend):
+        algorithm = sg.snap(cell, lambda readout, h, y: (readout @ h - y) ** 2, order=1, backend=backend)
+        grad, state, found = jax.jit(algorithm.grad), algorithm.init(params, 1), []
+        for window in xs:
+            gradient, state = grad(params, state, window, window[..., 0])
+            found.append(flat(gradient.grads))
+        gradient, _ = grad(params, algorithm.reset(state, jnp.array([True])), xs[0], xs[0][..., 0])
+        return np.concatenate([*found, flat(gradient.grads)])
+
+    assert relative_error(gradients("native"), gradients("reference")) < TOLERANCE[np.float64]
+
+
 def values_for(blocks, batch_size, dtype, seed=0):
     """D, I and delta: any numbers."""
     rng = np.random.default_rng(seed)
