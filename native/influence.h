@@ -84,52 +84,78 @@ void influence_lanes(const InfluenceStep& call, const Strip& strip, const LaneVa
   SNAPGRAD_UNROLL for (int c = 0; c < C; ++c) store<T, N>(gradient + c * N, g[c]);
 }
 
-// Columns [first, end) of a block of one row, as in SnAp-1 where a unit has one state: nothing has to be copied, and D and
-// delta stay in registers.
-template <class T, class S, int Tile>
-void influence_row(const InfluenceStep& call, const Block& block, const BitsOf<T>* past, int first, int end, T* gradient) {
+// Strips of a block of one or two rows, as SnAp-1 has them: nothing has to be copied, and D and delta stay in registers.
+template <class T, class S, int Tile, int R>
+void influence_rows(const InfluenceStep& call, const Strip* strips, int64_t count, const BitsOf<T>* past, T* gradient) {
   constexpr int N = kTogether<T, Tile>, kParts = Tile / N;
   using V = Vector<T, N>;
   const BlocksPlan& plan = call.plan;
+  const Block& block = plan.blocks[strips->block];
   const Subnetwork& net = plan.subnetworks[block.subnetwork];
   const int64_t lanes = call.tiles * Tile;
-  const bool has_immediate = block.entries > 0;
-  const Term* const factors = call.products.terms.data() + block.immediate_at;
   const int32_t* const param = plan.column_param.data() + block.column_at;
+  const Term* factors[R] = {};  // of the products in I, where the row has any
+  for (int32_t e = 0; e < block.entries; ++e) {
+    const ImmediateRow immediate = plan.immediate_rows[block.entry_at + e];
+    factors[immediate.row] = call.products.terms.data() + block.immediate_at + static_cast<int64_t>(immediate.nth) * block.width;
+  }
+  const Term* entry[R][R] = {};  // of D, where there is one: what is not there may not turn an infinity into NaN
+  for (int row = 0; row < R; ++row) {
+    for (uint32_t t = net.starts[row]; t < net.starts[row + 1]; ++t) entry[row][net.terms[t].row] = &net.terms[t];
+  }
+  const int start = strips->first;
   for (int64_t tile = 0; tile < call.tiles; ++tile) {
     const T* const left = static_cast<const T*>(call.left) + tile * Tile;
     const T* const right = static_cast<const T*>(call.right) + tile * Tile;
-    V d[kParts] = {}, weight[kParts];
-    Vector<BitsOf<T>, N> has_past[kParts] = {};
+    V d[kParts][R][R] = {}, weight[kParts][R];
+    Vector<BitsOf<T>, N> has_past[kParts];
     SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
       const int64_t lane = tile * Tile + part * N;
-      weight[part] = load<T, N>(static_cast<const T*>(call.delta) + net.rows[0] * lanes + lane);
-      if (net.terms.empty()) continue;
-      d[part] = load<T, N>(static_cast<const T*>(call.dynamics) + net.terms[0].entry * lanes + lane);
       has_past[part] = load<BitsOf<T>, N>(past + lane);
-    }
-    S* J = static_cast<S*>(call.influence) + (tile * call.room + block.influence_at + first) * Tile;
-    for (int c = first; c < end; ++c, J += Tile) {
-      V g = tile == 0 ? V{} : load<T, N>(gradient + (c - first) * N);
-      SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
-        V sum = d[part] * only<T, N>(has_past[part], load<T, N>(J + part * N));
-        if (has_immediate) {
-          sum += load<T, N>(left + factors[c].entry * lanes + part * N) * load<T, N>(right + factors[c].row * lanes + part * N);
-        }
-        g += weight[part] * sum;
-        if constexpr (kIsRounded<S>) {
-          const uint32_t* const word = call.noise + tile * Tile + part * N;
-          const uint32_t place = row_place(plan, net.rows[0]) + static_cast<uint32_t>(param[c]) * kGolden;
-          store_rounded<N>(J + part * N, sum, load<uint32_t, N>(word) ^ place, load<uint32_t, N>(word + lanes));
-        } else {
-          store<T, N>(J + part * N, sum);
+      for (int row = 0; row < R; ++row) {
+        weight[part][row] = load<T, N>(static_cast<const T*>(call.delta) + net.rows[row] * lanes + lane);
+        for (int k = 0; k < R; ++k) {
+          if (entry[row][k] == nullptr) continue;
+          d[part][row][k] = load<T, N>(static_cast<const T*>(call.dynamics) + entry[row][k]->entry * lanes + lane);
         }
       }
-      store<T, N>(gradient + (c - first) * N, g);
+    }
+    for (const Strip* strip = strips; strip < strips + count; ++strip) {
+      S* J = static_cast<S*>(call.influence) + (tile * call.room + block.influence_at + R * strip->first) * Tile;
+      const int64_t next_row = static_cast<int64_t>(strip->width) * Tile;
+      for (int c = strip->first; c < strip->first + strip->width; ++c, J += Tile) {
+        V g = tile == 0 ? V{} : load<T, N>(gradient + (c - start) * N);
+        SNAPGRAD_UNROLL for (int part = 0; part < kParts; ++part) {
+          V old[R];
+          SNAPGRAD_UNROLL for (int k = 0; k < R; ++k) {
+            old[k] = only<T, N>(has_past[part], load<T, N>(J + k * next_row + part * N));
+          }
+          SNAPGRAD_UNROLL for (int row = 0; row < R; ++row) {
+            V sum{};
+            SNAPGRAD_UNROLL for (int k = 0; k < R; ++k) {
+              if (entry[row][k] != nullptr) sum += d[part][row][k] * old[k];
+            }
+            if (factors[row] != nullptr) {
+              const Term factor = factors[row][c];
+              sum += load<T, N>(left + factor.entry * lanes + part * N) * load<T, N>(right + factor.row * lanes + part * N);
+            }
+            g += weight[part][row] * sum;
+            S* const to = J + row * next_row + part * N;
+            if constexpr (kIsRounded<S>) {
+              const uint32_t* const word = call.noise + tile * Tile + part * N;
+              const uint32_t place = row_place(plan, net.rows[row]) + static_cast<uint32_t>(param[c]) * kGolden;
+              store_rounded<N>(to, sum, load<uint32_t, N>(word) ^ place, load<uint32_t, N>(word + lanes));
+            } else {
+              store<T, N>(to, sum);
+            }
+          }
+        }
+        store<T, N>(gradient + (c - start) * N, g);
+      }
     }
   }
-  for (int c = first; c < end; ++c) {
-    static_cast<T*>(call.gradient)[param[c]] = total<T, N>(load<T, N>(gradient + (c - first) * N));
+  for (int c = start; c < strips[count - 1].first + strips[count - 1].width; ++c) {
+    static_cast<T*>(call.gradient)[param[c]] = total<T, N>(load<T, N>(gradient + (c - start) * N));
   }
 }
 
@@ -180,9 +206,9 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
       for (end = s; end < range.end && strips.all[end].block == number;) ++end;
       const Block& block = plan.blocks[number];
       const Subnetwork& net = plan.subnetworks[block.subnetwork];
-      if (net.rows.size() == 1) {
-        influence_row<T, S, Tile>(call, block, past.data, strips.all[s].first,
-                                  strips.all[end - 1].first + strips.all[end - 1].width, gradients.data);
+      if (net.rows.size() <= 2) {
+        const auto rows = net.rows.size() == 1 ? influence_rows<T, S, Tile, 1> : influence_rows<T, S, Tile, 2>;
+        rows(call, &strips.all[s], end - s, past.data, gradients.data);
         continue;
       }
       __builtin_memset(gradients.data, 0, sizeof(T) * static_cast<size_t>(block.width) * N);
