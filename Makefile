@@ -31,7 +31,7 @@ sanitize: .venv/ready
 	PYTHONPATH=build/sanitized:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/python -S -m pytest -n 0 -m "" tests/test_native.py tests/test_adam.py
+	  $(BIN)/python -S -m pytest -n 0 -m "" tests/test_native.py tests/test_adam.py tests/test_unit_step.py
 
 kill-test: .venv/ready
 	$(BIN)/python tests/kills.py --kills 100

@@ -1,43 +1,21 @@
-// The handlers: what XLA calls, with buffers that are checked (buffers.h) before a kernel sees them.
+// The handlers of the sparse kernels: what XLA calls, with buffers that are checked (buffers.h) before a kernel sees them.
 #include "ffi.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "buffers.h"
-#include "registry.h"
+#include "held.h"
 
 namespace snapgrad {
+
+ffi::TypeId Held::id = {};
+
 namespace {
 
-// What a compiled program holds.
-struct Held {
-  static ffi::TypeId id;
-  std::vector<std::shared_ptr<Place>> places;  // one; or of a program that runs on several devices, one for each part of J
-  std::vector<std::shared_ptr<Place>> products;  // where a program needs a second plan
-};
-ffi::TypeId Held::id = {};
 const ffi::TypeInfo held_info = ffi::MakeTypeInfo<Held>();
-
-ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::string_view products = {}) {
-  auto held = std::make_unique<Held>();
-  for (auto [places, names] : {std::pair{&held->places, plan}, {&held->products, products}}) {
-    while (!names.empty()) {  // one a line
-      const std::string_view name = names.substr(0, names.find('\n'));
-      names.remove_prefix(std::min(names.size(), name.size() + 1));
-      places->push_back(registry().find(name));
-      if (places->back() == nullptr) {
-        return ffi::Unexpected(ffi::Error::InvalidArgument("snapgrad: the plan " + std::string(name) +
-                                                           " is not known in this process"));
-      }
-    }
-  }
-  return held;
-}
 
 // The plan of the part of J that this device has; vmap gives every example the same part.
 template <class P>
@@ -50,10 +28,6 @@ std::shared_ptr<const P> plan_of_part(const Held& held, const ffi::AnyBuffer& pa
   }
   return plan_in<P>(*held.places[number]);
 }
-
-// ---- handlers
-
-using Out = ffi::Result<ffi::AnyBuffer>;
 
 // J is [..., tiles, n, tile].
 struct Tiles {
@@ -196,77 +170,6 @@ ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyB
   });
 }
 
-// Weights and gradients come in pieces, which need not be cut alike: spans are what is whole in both, and not too long to be
-// one thread's.
-std::vector<Span> spans_of(std::vector<ffi::AnyBuffer>& params, std::vector<ffi::AnyBuffer>& gradients) {
-  constexpr int64_t kLongest = 4096;
-  std::vector<Span> spans;
-  size_t from = 0;
-  int64_t read = 0, at = 0;
-  for (ffi::AnyBuffer& piece : params) {
-    const auto size = static_cast<int64_t>(piece.element_count());
-    for (int64_t done = 0; done < size;) {
-      const int64_t left = static_cast<int64_t>(gradients[from].element_count()) - read;
-      if (left == 0) {
-        ++from, read = 0;
-        continue;
-      }
-      const int64_t length = std::min({size - done, left, kLongest});
-      spans.push_back({nth(piece, done, 1), nth(gradients[from], read, 1), at, length});
-      done += length, read += length, at += length;
-    }
-  }
-  return spans;
-}
-
-// After the operands that have names come `pieces` pieces of the weights, then those of the gradient. `seen` goes through as
-// it is: what XLA computes from the weights, it must have computed before they change.
-ffi::Error adam_update(ffi::ThreadPool threads, double rate, double b1, double b2, double eps, double clip, int64_t pieces,
-                       ffi::AnyBuffer first, ffi::AnyBuffer second, ffi::AnyBuffer updates, ffi::AnyBuffer seen,
-                       ffi::AnyBuffer asked, ffi::RemainingArgs rest, Out new_first, Out new_second, Out new_updates,
-                       Out still_seen, Out whole, ffi::RemainingRets new_params) {
-  return guarded([&] {
-    const ffi::DataType type = first.element_type();
-    const Type kind = arithmetic(type);
-    const int64_t size = dimension("first", first, 1);
-    std::vector<ffi::AnyBuffer> params, gradients;
-    if (pieces < 0 || static_cast<int64_t>(rest.size()) < pieces || static_cast<int64_t>(new_params.size()) != pieces) {
-      throw Mismatch("snapgrad: `pieces` must be the number of pieces of the weights, got " + std::to_string(pieces));
-    }
-    int64_t weights = 0, values = 0;
-    for (size_t i = 0; i < rest.size(); ++i) {
-      ffi::AnyBuffer piece = *rest.get<ffi::AnyBuffer>(i);
-      const bool is_params = static_cast<int64_t>(i) < pieces;
-      (is_params ? weights : values) += check(is_params ? "params" : "gradient", piece, type, {});
-      if (is_params) {
-        params.push_back(**new_params.get<ffi::AnyBuffer>(i));
-        carry_over(piece, params.back());
-      } else {
-        gradients.push_back(piece);
-      }
-    }
-    check_equal("params", weights, size);
-    check_equal("gradient", values, size);
-    check_equal("first", check("first", first, type, {size}), 1);
-    check_equal("second", check("second", second, type, {size}), 1);
-    check_equal("updates", check("updates", updates, ffi::DataType::S32, {}), 1);
-    check_equal("asked", check("asked", asked, ffi::DataType::PRED, {}), 1);
-    check_equal("whole", check("whole", *whole, ffi::DataType::PRED, {}), 1);
-    carry_over(first, *new_first);
-    carry_over(second, *new_second);
-    carry_over(updates, *new_updates);
-    carry_over(seen, *still_seen);
-    const std::vector<Span> spans = spans_of(params, gradients);
-    XlaPool pool(threads);
-    kernels().adam_update(kind,
-                          {rate, b1, b2, eps, clip, spans.data(), static_cast<int64_t>(spans.size()), size,
-                           new_first->untyped_data(), new_second->untyped_data(),
-                           static_cast<int32_t*>(new_updates->untyped_data()),
-                           static_cast<const bool*>(asked.untyped_data()), static_cast<bool*>(whole->untyped_data())},
-                          pool);
-  });
-}
-
 XLA_FFI_DEFINE_HANDLER(kInstantiate, [](std::string_view plan) { return instantiate(plan); },
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("plan"));
 XLA_FFI_DEFINE_HANDLER(kInstantiateInfluence, instantiate,
@@ -278,7 +181,6 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateProduct, [](std::string_view plan, bool) { re
       .Ctx<ffi::State<Held>>()             \
       .Ctx<ffi::ThreadPool>()              \
       .Attr<std::string_view>("plan")
-using Any = ffi::AnyBuffer;
 XLA_FFI_DEFINE_HANDLER(kInfluenceStep, influence_step,
                        SNAPGRAD_BIND()
                            .Attr<std::string_view>("products")
@@ -299,44 +201,18 @@ XLA_FFI_DEFINE_HANDLER(kProduct, product,
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 
-XLA_FFI_DEFINE_HANDLER(kAdamUpdate, adam_update,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Attr<double>("rate")
-                           .Attr<double>("b1")
-                           .Attr<double>("b2")
-                           .Attr<double>("eps")
-                           .Attr<double>("clip")
-                           .Attr<int64_t>("pieces")
-                           .Arg<Any>()
-                           .Arg<Any>()
-                           .Arg<Any>()
-                           .Arg<Any>()
-                           .Arg<Any>()
-                           .RemainingArgs()
-                           .Ret<Any>()
-                           .Ret<Any>()
-                           .Ret<Any>()
-                           .Ret<Any>()
-                           .Ret<Any>()
-                           .RemainingRets());
-
-template <class T>
-const void* address(T* of) {
-  return reinterpret_cast<const void*>(of);
-}
-
 }  // namespace
 
 StateType state_type() { return {address(&Held::id), address(&held_info)}; }
 
 std::vector<Target> targets() {
-  return {{"snapgrad_influence_step", address(kInfluenceStep), address(kInstantiateInfluence)},
-          {"snapgrad_credit_step", address(kCreditStep), address(kInstantiate)},
-          {"snapgrad_product", address(kProduct), address(kInstantiateProduct)},
-          {"snapgrad_sampled_product", address(kSampledProduct), address(kInstantiate)},
-          {"snapgrad_sums", address(kSums), address(kInstantiate)},
-          {"snapgrad_adam_update", address(kAdamUpdate), nullptr}};
+  std::vector<Target> all = {{"snapgrad_influence_step", address(kInfluenceStep), address(kInstantiateInfluence)},
+                             {"snapgrad_credit_step", address(kCreditStep), address(kInstantiate)},
+                             {"snapgrad_product", address(kProduct), address(kInstantiateProduct)},
+                             {"snapgrad_sampled_product", address(kSampledProduct), address(kInstantiate)},
+                             {"snapgrad_sums", address(kSums), address(kInstantiate)}};
+  for (const Target& target : training_targets()) all.push_back(target);
+  return all;
 }
 
 }  // namespace snapgrad

@@ -17,6 +17,8 @@ namespace {
 #include "product.h"
 #include "sums.h"
 #include "adam.h"
+#include "functions.h"
+#include "unit_step.h"
 
 void run_influence_step(Type arithmetic, Type storage, const InfluenceStep& call, Pool& pool) {
   if (arithmetic == Type::kFloat64) return influence_step<double, double>(call, pool);
@@ -41,6 +43,7 @@ const Kernels kernels = {
     run<SampledProduct, sampled_product<float>, sampled_product<double>>,
     run<Sums, sums<float>, sums<double>>,
     run<AdamUpdate, adam_update<float>, adam_update<double>>,
+    run<UnitStep, unit_step<float>, unit_step<double>>,
 };
 
 }  // namespace SNAPGRAD_TARGET

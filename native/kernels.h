@@ -93,6 +93,35 @@ struct AdamUpdate {
   bool* whole;  // whether the square was finite
 };
 
+// One operation of a program on every element: the place `out` from the places `a` and `b`, or from `a` alone.
+enum class Operation : int32_t { kCopy, kNegate, kAdd, kSubtract, kMultiply, kDivide, kExp, kLogistic, kTanh };
+struct Instruction {
+  Operation operation;
+  int32_t out, a, b;
+};
+
+// W x + b.
+struct Preactivations {
+  const MatrixPlan* plan;  // of W, or null: `values` are W x already
+  const void* values;      // [entries]; or [rows, lanes]
+  const void* x;           // [cols, lanes]
+  const void* bias;        // [rows], or null
+};
+
+// next, derivative <- a program on the state and the pre-activations of every unit. Its places are state, input's and
+// recurrent pre-activations; next state and derivatives; constants; registers.
+struct UnitStep {
+  const Instruction* code;
+  int64_t length;
+  int64_t units, lanes;
+  int64_t states, gates, derivatives, constants, registers;
+  const double* constant;
+  const void* state;  // [states * units, lanes]
+  Preactivations input, recurrent;
+  void* next;        // [states * units, lanes]
+  void* derivative;  // [derivatives * units, lanes]
+};
+
 struct Kernels {
   const char* name;
   int vector_bytes;
@@ -102,6 +131,7 @@ struct Kernels {
   void (*sampled_product)(Type, const SampledProduct&, Pool&);
   void (*sums)(Type, const Sums&, Pool&);
   void (*adam_update)(Type, const AdamUpdate&, Pool&);
+  void (*unit_step)(Type, const UnitStep&, Pool&);
 };
 
 // The best that this machine can run, or what the environment variable SNAPGRAD_INSTRUCTIONS names.

@@ -16,21 +16,25 @@ void over_batch(int64_t batch, Run&& run) {
   }
 }
 
-// out[row, lanes] = sum over the row's terms of values[entry] * x[term.row, lanes].
+// Rows [first_row, end_row) of the product: out[row, lanes] = bias[row], if there is one, + sum over the row's terms of
+// values[entry] * x[term.row, lanes].
 template <class T, int N, int R>
-void product_rows(const T* values, const T* x, T* out, const uint32_t* starts, const Term* terms, int64_t first_row,
+void product_rows(const T* values, const T* x, const T* bias, T* out, const uint32_t* starts, const Term* terms, int64_t first_row,
                   int64_t end_row, int64_t batch, int64_t lanes) {
   using V = Vector<T, N>;
   const int64_t last = lanes - N;
   const auto at = [last](int j) { return j < R - 1 ? j * N : last; };
-  for (int64_t row = first_row; row < end_row; ++row) {
+  for (int64_t row = first_row; row < end_row; ++row, out += batch) {
     V sum[R] = {};
+    if (bias != nullptr) {
+      for (int j = 0; j < R; ++j) sum[j] += bias[row];
+    }
     for (uint32_t t = starts[row]; t < starts[row + 1]; ++t) {
       const T value = values[terms[t].entry];
       const T* const from = x + static_cast<int64_t>(terms[t].row) * batch;
       for (int j = 0; j < R; ++j) sum[j] += value * load<T, N>(from + at(j));
     }
-    for (int j = 0; j < R; ++j) store<T, N>(out + row * batch + at(j), sum[j]);
+    for (int j = 0; j < R; ++j) store<T, N>(out + at(j), sum[j]);
   }
 }
 
@@ -44,10 +48,11 @@ void product(const Product& call, Pool& pool) {
   const int64_t cost = (plan.entries + 4 * rows) * vectors;
   const int64_t tasks = task_count(call.batch < kTile ? cost / kAsleep : cost, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
+    const int64_t first = rows * task / tasks, end = rows * (task + 1) / tasks;
     over_batch<T>(call.batch, [&](auto n, auto r, int64_t from, int64_t lanes) {
       product_rows<T, decltype(n)::value, decltype(r)::value>(
-          static_cast<const T*>(call.values), static_cast<const T*>(call.x) + from, static_cast<T*>(call.out) + from,
-          starts, terms, rows * task / tasks, rows * (task + 1) / tasks, call.batch, lanes);
+          static_cast<const T*>(call.values), static_cast<const T*>(call.x) + from, nullptr,
+          static_cast<T*>(call.out) + first * call.batch + from, starts, terms, first, end, call.batch, lanes);
     });
   });
 }

@@ -19,6 +19,7 @@ from jax.extend.core import Literal
 from numpy.typing import NDArray
 
 from snapgrad.cells.detection import jacobian_patterns
+from snapgrad.kernels.elementwise import Elementwise
 
 if TYPE_CHECKING:
     from snapgrad.cells.unit import UnitCell
@@ -68,6 +69,18 @@ def apply_with_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Ar
     s_t, derivatives = _with_derivatives(on_all, tuple(s), tuple(u), tuple(v))
     nothing = jnp.zeros((0, s.shape[2]), s.dtype)
     return jnp.stack(s_t), jnp.concatenate([nothing, *(derivatives[n] for n in rule_table(cell).first)])
+
+
+@lru_cache(maxsize=32)
+def step_with_derivatives(cell: UnitCell) -> Elementwise:
+    """F of one unit: S, G and G scalars s, u and v to the next s and the derivatives of `rule_table`, for a kernel."""
+    S, G = cell.states, cell.gates
+
+    def step(*scalars: jax.Array) -> tuple[jax.Array, ...]:
+        s_t, derivatives = _with_derivatives(cell.rule, scalars[:S], scalars[S : S + G], scalars[S + G :])
+        return *s_t, *(derivatives[n] for n in rule_table(cell).first)
+
+    return Elementwise(step, S + 2 * G)
 
 
 def _with_derivatives(rule: Any, s: Any, u: Any, v: Any) -> tuple[Any, list[Any]]:

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from snapgrad.cells.base import Jacobians, as_vector
-from snapgrad.cells.rule import apply_with_derivatives, rule_structure, rule_table
-from snapgrad.kernels.base import Kernel, Products, Sums
+from snapgrad.cells.rule import apply_with_derivatives, rule_structure, rule_table, step_with_derivatives
+from snapgrad.kernels.base import Affine, Kernel, Products, Sums
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Groups
 
@@ -193,7 +193,10 @@ class UnitJacobians(Jacobians):
         preactivations = jax.vmap(lambda s, x: cell.preactivations(ready, s, x), in_axes=-1, out_axes=-1)
 
         def forward(s_tm1: jax.Array, x_t: jax.Array) -> tuple[jax.Array, UnitLocal]:
-            s_t, derivatives = apply_with_derivatives(cell, s_tm1, *preactivations(s_tm1, x_t))
+            input = Affine(ready.input, x_t, ready.bias)
+            recurrent = Affine(ready.recurrent, s_tm1[0], ready.recurrent_bias)
+            found = kernel.unit_step(step_with_derivatives(cell), s_tm1, input, recurrent)
+            s_t, derivatives = found or apply_with_derivatives(cell, s_tm1, *preactivations(s_tm1, x_t))
             return s_t, UnitLocal(derivatives, s_tm1[0], x_t)
 
         return forward

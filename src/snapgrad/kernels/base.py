@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from snapgrad.kernels.elementwise import Elementwise
 from snapgrad.kernels.share import ALL, Share
 from snapgrad.sparsity.pattern import Pattern
 from snapgrad.sparsity.reach import Blocks
@@ -64,6 +65,14 @@ class Products(NamedTuple):
 Structure = Pattern | Sums | Blocks  # index structures that a kernel works by
 
 
+class Affine(NamedTuple):
+    """W x + b of a batch."""
+
+    matrix: Any  # [rows, cols], as `Kernel.ready` made it
+    x: jax.Array  # [cols, B], or integers [B] that name columns
+    bias: jax.Array | None  # [rows]
+
+
 class Kernel(abc.ABC):
     """How fast: one way to carry out what every algorithm needs.
 
@@ -97,6 +106,15 @@ class Kernel(abc.ABC):
     @abc.abstractmethod
     def sums(self, sums: Sums, left: jax.Array, right: jax.Array) -> jax.Array:
         """`sums` of `left` [n, B] with `right` [m, B], or [m, 1] for all lanes."""
+
+    def unit_step(
+        self, rule: Elementwise, s: jax.Array, input: Affine, recurrent: Affine
+    ) -> tuple[jax.Array, jax.Array] | None:
+        """`rule` on every unit: the next state and the derivatives [n * units, B]; or None, to leave it to XLA.
+
+        s [S, units, B] is the state, whose first component `recurrent` multiplies.
+        """
+        return None
 
     @abc.abstractmethod
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:

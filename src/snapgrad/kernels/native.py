@@ -13,12 +13,13 @@ from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from snapgrad.kernels import binding
-from snapgrad.kernels.base import Credit, Influence, Kernel, Products, Structure, Sums, place_sources
+from snapgrad.kernels.base import Affine, Credit, Influence, Kernel, Products, Structure, Sums, place_sources
+from snapgrad.kernels.elementwise import Elementwise, program
 from snapgrad.kernels.products import NativeMatrix
 from snapgrad.kernels.resharding import WHOLE, Order, Resharding, Split
 from snapgrad.kernels.share import ALL, BATCH, PARAMS, Share, varying
 from snapgrad.kernels.slots import Slots
-from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices
+from snapgrad.sparsity.matrix import SparseMatrix, densify, map_matrices, multiply
 from snapgrad.sparsity.partition import assignment, partition
 from snapgrad.sparsity.reach import Blocks
 
@@ -31,6 +32,7 @@ DENSE_FROM_DENSITY = 0.3
 ROOM, GROWTH = 1.05, 1.25
 
 TILE, WIDE_TILE = binding.TILE, binding.WIDE_TILE
+MOST_LANES = 512  # whose pre-activations and gates, of one unit at a time, are still near
 
 
 class Lanes(NamedTuple):
@@ -107,6 +109,35 @@ class NativeKernel(Kernel):
         out = jax.ShapeDtypeStruct((self._room(sums, len(sums.starts) - 1), left.shape[1]), left.dtype)
         return _call("sums", out)(left, right, plan=self._plan(sums))
 
+    def unit_step(
+        self, rule: Elementwise, s: jax.Array, input: Affine, recurrent: Affine
+    ) -> tuple[jax.Array, jax.Array] | None:
+        states, units, lanes = s.shape
+        # A smaller batch takes less than calling a second thread, and a larger one does not fit the nearest cache.
+        made = program(rule, s.dtype) if TILE <= lanes <= MOST_LANES and s.dtype in binding.DTYPES else None
+        if made is None:
+            return None
+        (W, x, input_plan), (V, _, recurrent_plan) = _multiplied(input), _multiplied(recurrent)
+        biases = (jnp.zeros(0, s.dtype) if of.bias is None else of.bias for of in (input, recurrent))
+        bias, recurrent_bias = biases
+        flat = s.reshape(states * units, lanes)
+        derivatives = jax.ShapeDtypeStruct((made.outputs * units - len(flat), lanes), s.dtype)
+        s_t, found = _call("unit_step", (_like(flat), derivatives))(
+            flat,
+            W,
+            x,
+            bias,
+            V,
+            recurrent_bias,
+            input=input_plan,
+            recurrent=recurrent_plan,
+            code=made.code,
+            constants=made.constants,
+            registers=np.int64(made.registers),
+            units=np.int64(units),
+        )
+        return s_t.reshape(s.shape), found
+
     def zeros(self, blocks: Blocks, batch_size: int, dtype: Any) -> Influence:
         tile = _tile(batch_size)
         tiles = -(-batch_size // tile)
@@ -169,6 +200,15 @@ class NativeKernel(Kernel):
         values = _filled(D, lanes), _filled(delta, lanes), self.share.part
         Lambda, at_entries = call(Lambda, *values, plan=self._plan(blocks))
         return Lambda, at_entries[:, : D.shape[1]]
+
+
+def _multiplied(of: Affine) -> tuple[jax.Array, jax.Array, binding.PlanName]:
+    """A matrix's values, what they are multiplied with, and its plan; or the product, nothing, and no plan."""
+    matrix, x = of.matrix, of.x
+    if isinstance(matrix, NativeMatrix) and jnp.issubdtype(x.dtype, jnp.floating):
+        return matrix.values, x, matrix.plan
+    product = jax.vmap(partial(multiply, matrix), in_axes=-1, out_axes=-1)(x)
+    return product, jnp.zeros((0, product.shape[1]), product.dtype), binding.PlanName()
 
 
 def _tile(batch_size: int) -> int:

@@ -43,6 +43,11 @@ class NativeMatrix(SparseMatrix):
         values, x = varying((self.values, x), self.values, x)
         return product_p.bind(values, x[:, None], pattern=self.pattern, slot=self.slot, transposed=False)[:, 0]
 
+    @property
+    def plan(self) -> binding.PlanName:
+        """What native kernels find its entries by."""
+        return binding.matrix_plan(self.pattern) if self.slot is None else self.slot
+
     def column(self, index: jax.Array) -> jax.Array:
         if self.slot is None:
             return super().column(index)
