@@ -24,6 +24,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -31,8 +32,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 gc.set_threshold(200_000, 20, 1000)  # JAX keeps millions of objects for as long as its programs: do not look so often
 
+from learners import INPUTS, SETTINGS
 from networks import CELLS
 from xdist.scheduler import LoadScopeScheduling
+
+import snapgrad as sg
 
 
 class OneNetworkInOneProcess(LoadScopeScheduling):
@@ -61,3 +65,15 @@ def pytest_unconfigure():
 def pytest_xdist_make_scheduler(config, log):
     config.option.loadscopereorder = False  # xdist would put whatever is alone in its scope last
     return OneNetworkInOneProcess(config, log)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """A learner before its first sample; tests take copies, which share what is compiled."""
+    return sg.OnlineLearner(INPUTS, 1, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The same for two lanes."""
+    return sg.OnlineLearner(INPUTS, 1, lanes=2, **SETTINGS)
