@@ -48,7 +48,7 @@ ffi::Error influence_step(Held* held, ffi::ThreadPool threads, std::string_view,
                           ffi::AnyBuffer noise, ffi::AnyBuffer fresh, ffi::AnyBuffer part, Out influence, Out gradient) {
   return guarded([&] {
     const auto held_plan = plan_of_part<BlocksPlan>(*held, part);
-    const auto held_products = plan_in<SumsPlan>(*held->products.at(0));
+    const auto held_products = plan_in<SumsPlan>(*held->second.at(0));
     const BlocksPlan& plan = *held_plan;
     const SumsPlan& products = *held_products;
     if (!products.is_product || products.sums != plan.immediate) {

@@ -80,7 +80,10 @@ ffi::Error adam_update(ffi::ThreadPool threads, double rate, double b1, double b
   });
 }
 
-std::vector<Instruction> program_of(ffi::Span<const int32_t> code, int64_t inputs, int64_t places) {
+// Of a program with so many places in all; those of inputs and constants are not written to.
+std::vector<Instruction> program_of(ffi::Span<const int32_t> code, int64_t inputs, int64_t outputs, int64_t constants,
+                                    int64_t registers) {
+  const int64_t places = inputs + outputs + constants + registers;
   constexpr size_t kFields = sizeof(Instruction) / sizeof(int32_t);
   if (code.size() % kFields != 0) throw Mismatch("snapgrad: `code` must have four numbers an instruction");
   std::vector<Instruction> program;
@@ -88,8 +91,10 @@ std::vector<Instruction> program_of(ffi::Span<const int32_t> code, int64_t input
     const int32_t operation = code[i];
     const bool known = operation >= 0 && operation <= static_cast<int32_t>(Operation::kTanh);
     const auto is_place = [&](int64_t place) { return place >= 0 && place < places; };
-    if (!known || !is_place(code[i + 1]) || !is_place(code[i + 2]) || !is_place(code[i + 3]) || code[i + 1] < inputs) {
-      throw Mismatch("snapgrad: `code` must have known operations on places that exist, and write to none of the inputs");
+    const int64_t to = code[i + 1];
+    const bool may_write = to >= inputs && (to < inputs + outputs || to >= inputs + outputs + constants);
+    if (!known || !is_place(to) || !is_place(code[i + 2]) || !is_place(code[i + 3]) || !may_write) {
+      throw Mismatch("snapgrad: `code` must have known operations on places that exist, and write to outputs and registers");
     }
     program.push_back({static_cast<Operation>(operation), code[i + 1], code[i + 2], code[i + 3]});
   }
@@ -111,14 +116,15 @@ ffi::Error unit_step(Held* held, ffi::ThreadPool threads, std::string_view, std:
                      ffi::AnyBuffer recurrent, ffi::AnyBuffer recurrent_bias, Out next, Out derivatives) {
   return guarded([&] {
     const auto input_plan = held->places.empty() ? nullptr : plan_in<MatrixPlan>(*held->places[0]);
-    const auto recurrent_plan = held->products.empty() ? nullptr : plan_in<MatrixPlan>(*held->products[0]);
+    const auto recurrent_plan = held->second.empty() ? nullptr : plan_in<MatrixPlan>(*held->second[0]);
     const ffi::DataType type = state.element_type();
     const Type kind = arithmetic(type);
     const int64_t lanes = dimension("state", state, 1), state_rows = dimension("state", state, 2);
     const int64_t rows = dimension("bias", bias, 1), biases = dimension("recurrent_bias", recurrent_bias, 1);
     const int64_t derivative_rows = dimension("derivatives", *derivatives, 2);
     const int64_t states = for_each_unit("state", state_rows, units), gates = for_each_unit("bias", rows, units);
-    const int64_t numbers = for_each_unit("derivatives", derivative_rows, units);
+    const int64_t of_unit = for_each_unit("derivatives", derivative_rows, units);
+    if (states < 1) throw Mismatch("snapgrad: `state` must have rows");
     if (registers < 0) throw Mismatch("snapgrad: `registers` must not be negative, got " + std::to_string(registers));
     const int64_t outer = check("state", state, type, {state_rows, lanes});
     const auto of_matrix = [&](const char* name, ffi::AnyBuffer& values, const MatrixPlan* plan, int64_t cols) {
@@ -138,9 +144,8 @@ ffi::Error unit_step(Held* held, ffi::ThreadPool threads, std::string_view, std:
     check_equal("recurrent_bias", check("recurrent_bias", recurrent_bias, type, {biases == 0 ? 0 : rows}), outer);
     check_equal("next", check("next", *next, type, {state_rows, lanes}), outer);
     check_equal("derivatives", check("derivatives", *derivatives, type, {derivative_rows, lanes}), outer);
-    const int64_t inputs = states + 2 * gates, outputs = states + numbers;
-    const auto program =
-        program_of(code, inputs, inputs + outputs + static_cast<int64_t>(constants.size()) + registers);
+    const int64_t inputs = states + 2 * gates, outputs = states + of_unit;
+    const auto program = program_of(code, inputs, outputs, static_cast<int64_t>(constants.size()), registers);
     XlaPool pool(threads);
     for (int64_t i = 0; i < outer && lanes > 0; ++i) {
       const void* const s = nth(state, i, state_rows * lanes);
@@ -148,7 +153,7 @@ ffi::Error unit_step(Held* held, ffi::ThreadPool threads, std::string_view, std:
       const Preactivations v{recurrent_plan.get(), nth(recurrent, i, recurrent_size), s,
                              biases == 0 ? nullptr : nth(recurrent_bias, i, rows)};
       kernels().unit_step(kind,
-                          {program.data(), static_cast<int64_t>(program.size()), units, lanes, states, gates, numbers,
+                          {program.data(), static_cast<int64_t>(program.size()), units, lanes, states, gates, of_unit,
                            static_cast<int64_t>(constants.size()), registers, constants.begin(), s, u, v,
                            nth(*next, i, state_rows * lanes), nth(*derivatives, i, derivative_rows * lanes)},
                           pool);

@@ -1,4 +1,4 @@
-// exp, logistic and tanh of vectors, to a few units in the last place. Included inside the namespace of one instruction set
+// exp, logistic and tanh of vectors, to a few units in the last place where the result is a normal number. Included inside the namespace of one instruction set
 // (kernels.cc).
 //
 //     y = n ln 2 + r,  |r| <= ln 2 / 2        exp(y) - 1 = 2^n (exp(r) - 1) + (2^n - 1)

@@ -21,12 +21,12 @@ using Out = ffi::Result<ffi::AnyBuffer>;
 struct Held {
   static ffi::TypeId id;
   std::vector<std::shared_ptr<Place>> places;  // one; or of a program that runs on several devices, one for each part of J
-  std::vector<std::shared_ptr<Place>> products;  // where a program needs a second plan
+  std::vector<std::shared_ptr<Place>> second;  // where a program needs another plan: of I, or of the recurrent weights
 };
 
-inline ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::string_view products = {}) {
+inline ffi::ErrorOr<std::unique_ptr<Held>> instantiate(std::string_view plan, std::string_view second = {}) {
   auto held = std::make_unique<Held>();
-  for (auto [places, names] : {std::pair{&held->places, plan}, {&held->products, products}}) {
+  for (auto [places, names] : {std::pair{&held->places, plan}, {&held->second, second}}) {
     while (!names.empty()) {  // one a line
       const std::string_view name = names.substr(0, names.find('\n'));
       names.remove_prefix(std::min(names.size(), name.size() + 1));

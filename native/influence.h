@@ -206,7 +206,7 @@ void influence_step_lanes(const InfluenceStep& call, Pool& pool) {
       for (end = s; end < range.end && strips.all[end].block == number;) ++end;
       const Block& block = plan.blocks[number];
       const Subnetwork& net = plan.subnetworks[block.subnetwork];
-      if (net.rows.size() <= 2) {
+      if (net.rows.size() <= 2) {  // and not empty: plans leave such blocks out
         const auto rows = net.rows.size() == 1 ? influence_rows<T, S, Tile, 1> : influence_rows<T, S, Tile, 2>;
         rows(call, &strips.all[s], end - s, past.data, gradients.data);
         continue;

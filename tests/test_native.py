@@ -76,10 +76,11 @@ def test_native_equals_reference_in_float32_for_batches_of_any_size(variant, bat
     assert relative_error(native, reference) < TOLERANCE[np.float32]
 
 
-@pytest.mark.parametrize("batch_size", [17, 40])
-def test_blocks_of_one_row_over_several_tiles(batch_size):
-    native, reference = both_backends("snap_1", network("gru", dtype=np.float32), batch_size)
-    assert relative_error(native, reference) < TOLERANCE[np.float32]
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+@pytest.mark.parametrize("batch_size", [9, 17, 32])  # tiles of eight and of sixteen lanes, several of each
+def test_blocks_of_one_and_two_rows_over_several_tiles(name, batch_size):
+    native, reference = both_backends("snap_1", network(name), batch_size)
+    assert relative_error(native, reference) < TOLERANCE[np.float64]
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.6])
@@ -196,6 +197,12 @@ for cell in ("gru", "lstm"):  # blocks of one and of two rows, and weights that 
     for x in np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32):
         note(*learner.learn(x, 1.0))
     note(*jax.tree.leaves(learner.params))
+for cell in (sg.GRU(4, 512), sg.LSTM(4, 256)):  # the same in a batch, with the cell's own step
+    params = sg.Params(cell.init(jax.random.key(0), sparsity=0.9, dtype=np.float32), ())
+    algorithm = sg.snap(cell, lambda _, h, y: (h * y).sum(), order=1)
+    xs, ys = (jax.random.normal(jax.random.key(n), (3, 16, n), np.float32) for n in (4, cell.units))
+    gradient, state = algorithm.grad(params, algorithm.init(params, 16), xs, ys)
+    note(*jax.tree.leaves((gradient.grads, state)))
 print(sg.backend_info()["instructions"], digest.hexdigest(), *sizes)
 """
 

@@ -24,7 +24,7 @@ from snapgrad.tasks.streams import Streams
 from snapgrad.train import Trainer
 
 TEXT = np.random.default_rng(0).integers(97, 101, 300, np.uint8)
-BATCH = 3
+BATCH = 9  # more than a tile of lanes, so that the native step of the cell finds its plans in slots too
 
 
 @pytest.fixture

@@ -90,6 +90,19 @@ def test_what_is_left_to_xla():
     assert natively(known, *network(known, 8, np.float32, 0.0)) is not None
 
 
+def fraction(s, u, v):
+    """Division by what changes, and values that nothing needs."""
+    jnp.sin(u[0])
+    return (s[0] * v[0] ** 3 / (1.0 + u[0] ** 2),)
+
+
+def test_divisions_powers_and_what_nothing_needs():
+    cell = UnitCell(fraction, 3, 5)
+    params, s, x = network(cell, 16, np.float64, 0.5)
+    for found, wanted in zip(natively(cell, params, s, x), by_xla(cell, params, s, x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_rule_that_the_kernel_does_not_know_learns_all_the_same(order):
     cell = UnitCell(lambda s, u, v: (jnp.sin(u[0] + v[0]) * s[0],), 3, 9)
@@ -138,7 +151,7 @@ def test_exponentials_near_the_ends_of_float32():
 
 def test_outputs_that_are_inputs_constants_or_the_same():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 11)))
-    function = lambda x: [x, x * x, jnp.ones_like(x), x * x, (x * 0) + x * 1, 2.0 + -x, x / x**2]  # noqa: E731
+    function = lambda x: [x, x * x, jnp.ones_like(x), x * x, (x * 0) + x * 1, 2.0 + -x, x**5, x / -0.0, x / 0.0]  # noqa: E731
     for found, wanted in zip(on_elements(function, x), function(x), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-15)
 
@@ -190,7 +203,8 @@ def test_a_call_by_hand():
 
 # Places: 0 to 2 are inputs, 3 is the output, 4 and 5 a constant and a register.
 @pytest.mark.parametrize(
-    "code", [[2, 3, 0], [9, 3, 0, 0], [-1, 3, 0, 0], [2, 0, 1, 1], [2, 3, 0, 6], [2, 3, -1, 0], [2, 6, 0, 0]]
+    "code",
+    [[2, 3, 0], [9, 3, 0, 0], [-1, 3, 0, 0], [2, 0, 1, 1], [2, 4, 0, 0], [2, 3, 0, 6], [2, 3, -1, 0], [2, 6, 0, 0]],
 )
 def test_code_that_no_program_has_is_refused(code):
     with pytest.raises(jax.errors.JaxRuntimeError, match="`code` must have"):
@@ -201,6 +215,7 @@ def test_code_that_no_program_has_is_refused(code):
     "changes",
     [
         {"s": jnp.ones((5, 8))},
+        {"s": jnp.ones((0, 8))},
         {"W": jnp.ones(3)},
         {"W": jnp.ones(2, jnp.float32)},
         {"x": jnp.ones((3, 8))},

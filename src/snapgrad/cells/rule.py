@@ -74,11 +74,11 @@ def apply_with_derivatives(cell: UnitCell, s: jax.Array, u: jax.Array, v: jax.Ar
 @lru_cache(maxsize=32)
 def step_with_derivatives(cell: UnitCell) -> Elementwise:
     """F of one unit: S, G and G scalars s, u and v to the next s and the derivatives of `rule_table`, for a kernel."""
-    S, G = cell.states, cell.gates
+    S, G, first = cell.states, cell.gates, rule_table(cell).first
 
     def step(*scalars: jax.Array) -> tuple[jax.Array, ...]:
         s_t, derivatives = _with_derivatives(cell.rule, scalars[:S], scalars[S : S + G], scalars[S + G :])
-        return *s_t, *(derivatives[n] for n in rule_table(cell).first)
+        return *s_t, *(derivatives[n] for n in first)
 
     return Elementwise(step, S + 2 * G)
 

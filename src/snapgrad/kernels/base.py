@@ -70,7 +70,7 @@ class Affine(NamedTuple):
 
     matrix: Any  # [rows, cols], as `Kernel.ready` made it
     x: jax.Array  # [cols, B], or integers [B] that name columns
-    bias: jax.Array | None  # [rows]
+    bias: jax.Array | None  # [rows]; a cell may do without one of the recurrent map
 
 
 class Kernel(abc.ABC):

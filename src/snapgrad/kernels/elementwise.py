@@ -1,12 +1,13 @@
 """Element-wise functions as programs that the native kernel runs in one pass (native/unit_step.h).
 
 XLA's CPU compiler makes several passes of one thread of a cell's rule and its derivatives, and computes some values in
-each of them again. A program is read from the function's jaxpr; functions with operations that the kernel does not know
-have none, and are left to XLA.
+each of them again. A program is read from the function's jaxpr; functions that need operations that the kernel does not
+know have none, and are left to XLA.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -38,32 +39,27 @@ class Program(NamedTuple):
     registers: int
 
 
-class Unknown(Exception):
-    """An operation that the native kernel does not have."""
-
-
 @lru_cache(maxsize=64)
 def program(elementwise: Elementwise, dtype: Any) -> Program | None:
     """The program of a function in a dtype, or None if there is none."""
     scalars = (jax.ShapeDtypeStruct((), dtype),) * elementwise.inputs
     closed = jax.make_jaxpr(elementwise.function)(*scalars)
     values = Values(dtype)
-    try:
-        inputs = [values.number("input", n) for n in range(elementwise.inputs)]
-        outputs = values.evaluate(closed, inputs)
-    except Unknown:
-        return None
-    return _assembled(values, inputs, outputs)
+    inputs = [values.number("input", n) for n in range(elementwise.inputs)]
+    return _assembled(values, inputs, values.evaluate(closed, inputs))
 
 
 class Values:
-    """Numbered values, each once: an input (which), a constant (its value), or an operation (on other values)."""
+    """Numbered values, each once: an input (which), a constant (its value), or an operation (on other values).
+
+    What the kernel cannot compute is "unknown": that matters only if something needs it.
+    """
 
     def __init__(self, dtype: Any):
         self.dtype = dtype
         self.all: list[tuple[str, tuple[Any, ...]]] = []
         self._numbers: dict[tuple[str, tuple[Any, ...]], int] = {}
-        self._zero, self._one = self.number("constant", 0.0), self.number("constant", 1.0)
+        self.zero, self._one, self._unknown = self._number(0.0), self._number(1.0), self.number("unknown")
 
     def number(self, operation: str, *of: Any) -> int:
         """The number of a value, which may be known already."""
@@ -78,30 +74,45 @@ class Values:
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True))
         read = lambda atom: self._constant(atom.val) if isinstance(atom, Literal) else known[atom]  # noqa: E731
         for equation in jaxpr.eqns:
-            if any(out.aval.shape != () or out.aval.dtype != self.dtype for out in equation.outvars):
-                raise Unknown
-            known |= zip(equation.outvars, self._apply(equation, [read(atom) for atom in equation.invars]), strict=True)
+            found = self._apply(equation, [read(atom) for atom in equation.invars])
+            known |= zip(equation.outvars, found, strict=True)
         return [read(atom) for atom in jaxpr.outvars]
 
     def _apply(self, equation: Any, operands: list[int]) -> list[int]:
         name = SAME.get(equation.primitive.name, equation.primitive.name)
         if name in INLINED:
             return self.evaluate(equation.params[INLINED[name]], operands)
-        if name == "integer_pow" and equation.params["y"] == 2:
-            name, operands = "mul", operands * 2
-        if name not in OPERATIONS:
-            raise Unknown
-        return [self._simplified(name, *operands)]
+        is_scalar = all(out.aval.shape == () and out.aval.dtype == self.dtype for out in equation.outvars)
+        if not is_scalar or self._unknown in operands:
+            return [self._unknown] * len(equation.outvars)
+        if name in ("integer_pow", "square"):
+            return [self._power(operands[0], equation.params.get("y", 2))]
+        return [self._simplified(name, *operands) if name in OPERATIONS else self._unknown]
+
+    def _power(self, of: int, exponent: int) -> int:
+        """By repeated squares, as XLA does."""
+        if exponent < 0:
+            return self._simplified("div", self._one, self._power(of, -exponent))
+        if exponent == 0:
+            return self._one
+        half = self._power(of, exponent // 2)
+        square = self._simplified("mul", half, half)
+        return self._simplified("mul", square, of) if exponent % 2 else square
 
     def _constant(self, value: Any) -> int:
         if isinstance(value, jax.core.Tracer) or np.shape(value) != () or np.result_type(value) != self.dtype:
-            raise Unknown
-        return self.number("constant", float(value))
+            return self._unknown
+        return self._number(float(value))
+
+    def _number(self, value: float) -> int:
+        return self.number("constant", value, math.copysign(1, value))  # -0.0 is not 0.0
 
     def _simplified(self, operation: str, *of: int) -> int:
-        if operation == "mul" and self._zero in of:  # from derivatives in directions that are zero
-            return self._zero
-        neutral = {"mul": self._one, "add": self._zero}.get(operation)
+        # Derivatives in directions that are zero bring whole products of nothing. A zero that the function itself
+        # multiplies with is zero then too, also where the other factor is not finite.
+        if operation == "mul" and self.zero in of:
+            return self.zero
+        neutral = {"mul": self._one, "add": self.zero}.get(operation)
         if neutral in of:
             return of[1] if of[0] == neutral else of[0]
         if operation == "add" and self.all[of[1]][0] == "neg":
@@ -109,16 +120,18 @@ class Values:
         return self.number(operation, *of)
 
 
-def _assembled(values: Values, inputs: list[int], outputs: list[int]) -> Program:
+def _assembled(values: Values, inputs: list[int], outputs: list[int]) -> Program | None:
     """Instructions for what is needed, in the order of the numbers; a register is free after the last use."""
     needed = set(outputs)
     for number in reversed(range(len(values.all))):
         operation, of = values.all[number]
         if number in needed and operation in OPERATIONS:
             needed.update(of)
+    if any(values.all[number][0] == "unknown" for number in needed):
+        return None
     steps = [number for number in sorted(needed) if values.all[number][0] in OPERATIONS]
     constants = [number for number in sorted(needed) if values.all[number][0] == "constant"]
-    constants = constants or [values.number("constant", 0.0)]  # XLA takes no empty attribute
+    constants = constants or [values.zero]  # XLA takes no empty attribute
     first_constant = len(inputs) + len(outputs)
     first_register = first_constant + len(constants)
     place = {number: at for at, number in enumerate(inputs)}

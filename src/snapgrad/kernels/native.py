@@ -118,15 +118,14 @@ class NativeKernel(Kernel):
         if made is None:
             return None
         (W, x, input_plan), (V, _, recurrent_plan) = _multiplied(input), _multiplied(recurrent)
-        biases = (jnp.zeros(0, s.dtype) if of.bias is None else of.bias for of in (input, recurrent))
-        bias, recurrent_bias = biases
+        recurrent_bias = jnp.zeros(0, s.dtype) if recurrent.bias is None else recurrent.bias
         flat = s.reshape(states * units, lanes)
         derivatives = jax.ShapeDtypeStruct((made.outputs * units - len(flat), lanes), s.dtype)
         s_t, found = _call("unit_step", (_like(flat), derivatives))(
             flat,
             W,
             x,
-            bias,
+            input.bias,
             V,
             recurrent_bias,
             input=input_plan,
