@@ -71,7 +71,8 @@ void unit_step(const UnitStep& call, Pool& pool) {
   for (const Preactivations* of : {&call.input, &call.recurrent}) {
     cost += 4 * call.gates + (of->plan == nullptr ? 0 : of->plan->entries / units);
   }
-  // Half: a second thread was no gain below some forty microseconds (512 units of a vanilla network, or 128 of a GRU).
+  // Half: a second thread was no gain below some forty microseconds (512 units of a vanilla network, or 128 of a GRU). An
+  // eighth, one thread for 512 units of a GRU or LSTM, made their training steps a fifth to two thirds longer.
   const int64_t tasks = task_count(cost * chunks * (stride / kLanes<T>) / 2, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     Scratch<T> scratch(count * stride);
