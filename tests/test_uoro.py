@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 import snapgrad as sg
+from snapgrad.algorithms import uoro_window
+from snapgrad.algorithms.base import state_deltas, unroll
+from snapgrad.algorithms.uoro import follow_steps
+from snapgrad.kernels.select import REFERENCE
 
 CELLS = {"vanilla": sg.Vanilla(3, 2), "lstm": sg.LSTM(3, 2), "gru_original": sg.GRU(3, 2, variant="original")}
 
@@ -93,6 +97,45 @@ def test_successive_windows_use_different_signs():
         signs.append(np.sign(state.memory.state))  # after the first step s~ is a multiple of the signs
     assert not np.array_equal(*signs)
     assert set(np.unique(signs)) == {-1.0, 1.0}
+
+
+DENSE = {
+    "vanilla": sg.Vanilla(3, 4),
+    "gru": sg.GRU(3, 4),
+    "gru with two biases": sg.GRU(3, 4, recurrent_bias=True),
+    "lstm": sg.LSTM(3, 4),
+}
+
+
+@pytest.mark.parametrize("symbols", [False, True], ids=["vectors", "symbols"])
+@pytest.mark.parametrize("name", DENSE)
+def test_a_window_at_once_is_its_steps(name, symbols, monkeypatch):
+    """From factors that are not zero, in parts of 5, 5 and 2 steps; in one lane everything begins with zeros."""
+    monkeypatch.setattr(uoro_window, "MOST", 5)
+    cell, draw, (steps, lanes, rank) = DENSE[name], np.random.default_rng(3), (12, 3, 2)
+    states = cell.initial_state().size
+    params = jax.tree.map(lambda leaf: leaf + jnp.asarray(draw.normal(size=leaf.shape)), cell.init(jax.random.key(0)))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    xs = jnp.asarray(draw.integers(-1, 3, (steps, lanes)) if symbols else draw.normal(size=(steps, lanes, 3)))
+    trajectory = unroll(REFERENCE, cell, params, jnp.zeros((lanes, *cell.initial_state().shape)), xs)
+    started = jnp.asarray([0.0, 1.0, 30.0])[:, None, None]
+    factors = (started * draw.normal(size=(lanes, rank, n)) for n in (states, count))
+    deltas = state_deltas(cell, trajectory, jnp.asarray(draw.normal(size=(steps, lanes, 4))))
+    signs = jnp.asarray(2.0 * draw.integers(0, 2, (steps, lanes, rank, states)) - 1)
+    window = REFERENCE, cell, params, tuple(factors), trajectory.before, xs, deltas, signs
+
+    assert uoro_window.applies(cell, params, steps)
+    for got, wanted in zip(*map(jax.tree.leaves, (uoro_window.follow(*window), follow_steps(*window))), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
+
+
+def test_a_window_is_taken_at_once_where_its_products_are_whole_matrices():
+    dense, sparse = (sg.GRU(3, 4).init(jax.random.key(0), sparsity=share) for share in (0.0, 0.5))
+    assert uoro_window.applies(sg.GRU(3, 4), dense, 8)
+    assert not uoro_window.applies(sg.GRU(3, 4), dense, 1)
+    assert not uoro_window.applies(sg.GRU(3, 4), sparse, 8)
+    general = sg.GRU(3, 4, variant="original")
+    assert not uoro_window.applies(general, general.init(jax.random.key(0)), 8)
 
 
 def test_it_runs_in_bfloat16():

@@ -16,11 +16,12 @@ derivatives by u and by v differ.
 from __future__ import annotations
 
 import jax
+from jax.numpy.linalg import norm
 
+from snapgrad.algorithms.balance import balance
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.kronecker import Terms, kronecker_sum
-from snapgrad.algorithms.uoro import balance
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
 
@@ -42,5 +43,5 @@ def kf_rtrl(cell: Cell, loss: Loss, *, backend: Backend = "auto") -> Algorithm:
 def _compress(terms: Terms, signs: jax.Array) -> Terms:
     """Two terms to one, unbiased: the sum over both of each factor, with a random sign between them."""
     (u_0, u_1), (A_0, A_1) = terms
-    p_0, p_1 = balance(A_0, u_0), balance(A_1, u_1)
+    p_0, p_1 = balance(norm(A_0), norm(u_0)), balance(norm(A_1), norm(u_1))
     return Terms((p_0 * u_0 + signs[0] * p_1 * u_1)[None], (A_0 / p_0 + signs[0] * A_1 / p_1)[None])

@@ -9,6 +9,7 @@
 The scalings rho equalise the norms of the two factors, which minimises the variance; any positive ones are unbiased.
 With `rank` r > 1 the mean of r independent estimates is used. D_t s~ is one forward-mode product of the cell's step and
 nu^T I_t one reverse-mode product, so it works for every cell, with work and memory of the order of the parameters.
+Over windows of a dense unit-wise cell the same is done without theta~ at every step: algorithms/uoro_window.py.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jax.numpy.linalg import norm
 
 from snapgrad import arguments
-from snapgrad.algorithms import checks
+from snapgrad.algorithms import checks, uoro_window
+from snapgrad.algorithms.balance import balance
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
@@ -33,6 +36,7 @@ from snapgrad.algorithms.base import (
 )
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.placement import EVERYWHERE, LANES
+from snapgrad.algorithms.uoro_window import Factors
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Kernel
 from snapgrad.kernels.select import Backend
@@ -80,23 +84,13 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
                 return jax.random.rademacher(sign_key, (steps, lanes, *factor), memory.state.dtype)
 
             signs = varying(kernel.share.of_lanes(draw, lanes, axis=1), xs)
-            ready = kernel.ready(params)
-            over_lanes = jax.vmap(_advance, in_axes=(None, None, None, None, 0, 0, 0, 0, 0))
-
-            def step(carry: Any, at_t: Any) -> tuple[Any, None]:
-                s_tilde, theta_tilde, g = carry
-                s_tm1, x_t, delta_t, signs_t = at_t
-                s_tilde, theta_tilde = over_lanes(
-                    kernel, cell, params, ready, s_tm1, x_t, s_tilde, theta_tilde, signs_t
-                )
-                along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
-                return (s_tilde, theta_tilde, g + jnp.einsum("br,brp->p", along, theta_tilde)), None
-
-            flat, unravel = ravel_pytree(params)
-            g = jnp.zeros(flat.shape, flat.dtype)  # of one piece, which XLA knows to be zero
+            factors = memory.state, memory.params
             at = trajectory.before, xs, state_deltas(cell, trajectory, deltas), signs
-            (s_tilde, theta_tilde, g), _ = jax.lax.scan(step, varying((memory.state, memory.params, g), at), at)
-            return Outcome(unravel(g), trajectory.last, Estimate(s_tilde, theta_tilde, key))
+            if uoro_window.applies(cell, params, steps):
+                g, factors = uoro_window.follow(kernel, cell, params, factors, *at)
+            else:
+                g, factors = follow_steps(kernel, cell, params, factors, *at)
+            return Outcome(ravel_pytree(params)[1](g), trajectory.last, Estimate(*factors, key))
 
         return trajectory.outputs, backward
 
@@ -113,6 +107,33 @@ def uoro(cell: Cell, loss: Loss, *, rank: int = 1, backend: Backend = "auto") ->
     axes = Estimate(LANES, LANES, EVERYWHERE)
     rule = Rule(start, window, restart, transfer, structures=lambda params: (), axes=lambda kernel: axes)
     return build(f"uoro(rank={rank})", cell, loss, rule, backend)
+
+
+def follow_steps(
+    kernel: Kernel,
+    cell: Cell,
+    params: PyTree,
+    factors: Factors,
+    before: PyTree,
+    xs: Any,
+    deltas: jax.Array,
+    signs: jax.Array,
+) -> tuple[jax.Array, Factors]:
+    """The flat gradient of a window of any cell, and the factors after it; `uoro_window.follow` says what it takes."""
+    ready, rank = kernel.ready(params), signs.shape[2]
+    over_lanes = jax.vmap(_advance, in_axes=(None, None, None, None, 0, 0, 0, 0, 0))
+
+    def step(carry: Any, at_t: Any) -> tuple[Any, None]:
+        g, (s_tilde, theta_tilde) = carry
+        s_tm1, x_t, delta_t, signs_t = at_t
+        s_tilde, theta_tilde = over_lanes(kernel, cell, params, ready, s_tm1, x_t, s_tilde, theta_tilde, signs_t)
+        along = jnp.einsum("bs,brs->br", delta_t, s_tilde) / rank
+        return (g + jnp.einsum("br,brp->p", along, theta_tilde), (s_tilde, theta_tilde)), None
+
+    flat = ravel_pytree(params)[0]
+    g = jnp.zeros(flat.shape, flat.dtype)  # of one piece, which XLA knows to be zero
+    at = before, xs, deltas, signs
+    return jax.lax.scan(step, varying((g, factors), at), at)[0]
 
 
 def _advance(
@@ -137,16 +158,8 @@ def _advance(
     def one(s_tilde: jax.Array, theta_tilde: jax.Array, signs: jax.Array) -> tuple[jax.Array, jax.Array]:
         Ds = by_D(s_tilde)
         nuI = ravel_pytree(transpose(signs)[0])[0]
-        rho_0 = balance(theta_tilde, Ds)
-        rho_1 = balance(nuI, signs)
+        rho_0 = balance(norm(theta_tilde), norm(Ds))
+        rho_1 = balance(norm(nuI), norm(signs))
         return rho_0 * Ds + rho_1 * signs, theta_tilde / rho_0 + nuI / rho_1
 
     return jax.vmap(one)(s_tilde, theta_tilde, signs)
-
-
-def balance(params_factor: jax.Array, state_factor: jax.Array) -> jax.Array:
-    """sqrt(|params_factor| / |state_factor|), and 1 where either is (nearly) zero, as at the start of a sequence."""
-    above, below = jnp.linalg.norm(params_factor), jnp.linalg.norm(state_factor)
-    tiny = float(jnp.finfo(above.dtype).tiny) ** 0.5
-    usable = (above > tiny) & (below > tiny)
-    return jnp.where(usable, jnp.sqrt(jnp.where(usable, above, 1) / jnp.where(usable, below, 1)), 1)
