@@ -14,7 +14,7 @@ import pytest
 from programs import answer, as_in_a_program
 
 from snapgrad.commands.reproduce import Reproduce
-from snapgrad.reproduction import claims, markdown
+from snapgrad.reproduction import claims, markdown, tables
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.runs.options import CopyOptions
 from snapgrad.sweep import experiment, local, process, results, runner
@@ -184,8 +184,40 @@ def test_fewer_bits_are_better_and_what_diverged_is_worst():
     assert claims.judge(claim, both, PLANNED, "valid_bits").verdict == "reproduced"
     assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
     assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
-    one_seed = claims.judge(claim, [measured("A", 1.0), measured("B", 2.0)], PLANNED, "valid_bits")
-    assert one_seed.verdict == "reproduced, so far"
+    by_plan = claims.judge(claim, [both[0], measured("B", 2.0)], PLANNED, "valid_bits")
+    assert (by_plan.verdict, by_plan.evidence) == ("reproduced", "1 of 1 comparisons hold, 1 to 2 seeds")
+    begun = [dataclasses.replace(one, wanted=3) for one in (measured("A", 1.0), measured("B", 2.0))]
+    finding = claims.judge(claim, begun, PLANNED, "valid_bits")
+    assert (finding.verdict, finding.evidence) == ("reproduced, so far", "1 of 1 comparisons hold, 1 seed")
+
+
+def timed(method, seconds, levels, **axes):
+    curve = {"tokens": [3, 6, 9], "seconds": seconds, "level": levels}
+    final = {"tokens": 9, "updates": 3, "seconds": seconds[-1], "level": levels[-1]}
+    return Measured("one", method, axes, (Result("copy", {"tokens": 9}, "finished", final, curve, {}),), 1)
+
+
+def test_methods_are_compared_after_the_same_seconds():
+    quick, slow = timed("A", [1.0, 2.0, 3.0], [2, 3, 4]), timed("B", [2.0, 4.0, 6.0], [3, 5, 7])
+    claim = Claim("It is said.", ("A",), ("B",))
+    assert not claims.judge(claim, [quick, slow], PLANNED, "level").comparisons[0].holds  # 4 against 7
+    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, slow], PLANNED, "level")
+    assert finding.comparisons[0].holds  # after 3 seconds: 4 against 3
+    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 3", "yes")]
+
+
+def test_tables_of_ends_by_axis_and_by_the_clock():
+    by_clock = tables.results(
+        Experiment("wide", {"task": "copy", "figure": "seconds"}),
+        [timed("BPTT", [2.0, 4.0, 6.0], [3, 5, 7]), timed("SnAp-1", [1.0, 2.0, 3.0], [2, 3, 5])],
+    )[1]
+    assert by_clock.rows == [("one: BPTT", "6", "1.00", "5", "4.0"), ("one: SnAp-1", "3", "0.50", "5", "3.0")]
+    measured = [timed("A", [1.0, 2.0, 3.0], [2, 3, end], every=n, rate=0.1) for n, end in ((1, 5), ("sequence", 4))]
+    measured.append(dataclasses.replace(timed("B", [1.0, 2.0, 3.0], [2, 3, 6], every=1, rate=0.1), wanted=2))
+    content = {"task": "copy", "figure": "ends", "axes": ["every", "rate"]}
+    (by_axis,) = tables.results(Experiment("staleness", content), measured)
+    assert by_axis.columns == ("L reached by", "rate", "every 1", "every sequence")
+    assert by_axis.rows == [("A", "0.1", "5", "4"), ("B", "0.1", "6 †", "")]
 
 
 def test_runs_of_different_length_are_compared_where_both_have_been():
@@ -198,7 +230,7 @@ def test_runs_of_different_length_are_compared_where_both_have_been():
     finding = claims.judge(Claim("It is said.", ("A",), ("B",)), [short, long], PLANNED, "valid_bits")
     (comparison,) = finding.comparisons
     assert comparison.holds  # at 6 tokens: 2.0 against 2.5
-    assert (comparison.tokens, comparison.difference) == (6, 0.5)
+    assert (comparison.amount, comparison.difference) == (6, 0.5)
 
 
 class Recorded:

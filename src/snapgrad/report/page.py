@@ -131,9 +131,8 @@ def _findings(collected: Collected) -> list[str]:
     about = [_TASKS[metric]] if metric in _TASKS else []
     if len(series) == 1:
         return about
-    digits, said = 1 if metric == "level" else 3, _SAID[metric]
-    ends = (series[0], series[-1])
-    best, last = (f"{one.name}, {said.format(tables.spread(one.finals(metric), digits))}" for one in ends)
+    said, ends = _SAID[metric], (series[0], series[-1])
+    best, last = (f"{one.name}, {said.format(tables.ends(one.finals(metric), metric))}" for one in ends)
     return [*about, f"In the end the best of them, {best}; the last, {last}."]
 
 

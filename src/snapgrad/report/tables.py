@@ -43,7 +43,7 @@ def results(collected: Collected) -> Table:
             (
                 one.name + (f" ({', '.join(sorted(statuses))})" if statuses else ""),
                 str(len(one.runs)),
-                spread(one.finals(metric), 1 if metric == "level" else 3),
+                ends(one.finals(metric), metric),
                 f"{one.mean_of('tokens'):,.0f}",
                 f"{one.mean_of('updates'):,.0f}",
                 f"{one.mean_of('seconds'):,.1f}",
@@ -58,8 +58,13 @@ def results(collected: Collected) -> Table:
     return Table("Results", note, columns, rows)
 
 
+def ends(values: np.ndarray, metric: str) -> str:
+    """How seeds ended, in the digits of the metric."""
+    return spread(values, 1 if metric == "level" else 3)
+
+
 def spread(values: np.ndarray, digits: int) -> str:
-    """Mean and sample standard deviation."""
+    """Mean and sample standard deviation, as people write them."""
     if len(values) == 1:
         return f"{values[0]:.{0 if digits == 1 else digits}f}"
     return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"

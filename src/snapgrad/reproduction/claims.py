@@ -1,7 +1,7 @@
 """Verdicts: a claim "A is better than B" held against the seeds of both.
 
 The order of two methods counts as seen where their means differ by more than the spread, the root of the sum of both
-sample variances; with one seed of each there is no spread, and the verdict says so.
+sample variances; a method that was run with one seed has none, and the evidence says how many there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from snapgrad.reproduction.measured import Measured
 from snapgrad.sweep.experiment import Claim
 
-ENOUGH = 2  # seeds: with one there is no spread
 VERDICTS = ("reproduced", "partly reproduced", "not reproduced")
 ANSWERS = ("yes", "partly", "no")
 NOT_MEASURED, NO_EVIDENCE = "not yet measured", "none yet"
@@ -50,7 +49,7 @@ class Comparison(NamedTuple):
     difference: float  # of the means; positive where the claim has it
     spread: float
     holds: bool
-    tokens: float
+    amount: float  # of what `claim.after` names
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,9 @@ class Finding:
     def evidence(self) -> str:
         """How much the verdict rests on."""
         held, made = sum(comparison.holds for comparison in self.comparisons), len(self.comparisons)
-        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        counts = sorted(len(one.runs) for one in self._measured)
+        seeds = " to ".join(str(count) for count in dict.fromkeys(counts[:1] + counts[-1:]))
+        seeds += " seed" if counts[-1:] == [1] else " seeds"
         open_still = f", {self.planned - made} still to be made" if made < self.planned else ""
         return f"{held} of {made} comparisons hold, {seeds}{open_still}" if made else NO_EVIDENCE
 
@@ -76,12 +77,12 @@ class Finding:
         if not held:
             return NOT_MEASURED
         found = verdict(held, ANSWERS if self.claim.question else VERDICTS)
-        return found if len(held) == self.planned and self.seeds >= ENOUGH else f"{found}, so far"
+        complete = len(held) == self.planned and all(len(one.runs) == one.wanted for one in self._measured)
+        return found if complete else f"{found}, so far"
 
     @property
-    def seeds(self) -> int:
-        """The least that any of its comparisons rests on."""
-        return min((len(one.runs) for c in self.comparisons for one in (c.better, c.than)), default=0)
+    def _measured(self) -> list[Measured]:
+        return [one for comparison in self.comparisons for one in (comparison.better, comparison.than)]
 
 
 def judge(claim: Claim, measured: Sequence[Measured], planned: Iterable[tuple[str, str]], metric: str) -> Finding:
@@ -108,10 +109,10 @@ def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:
 
 def _compare(claim: Claim, network: str, better: Measured, than: Measured, metric: str) -> Comparison:
     sign = 1 if metric == "level" else -1
-    tokens = min(better.tokens, than.tokens)  # where both have been
-    a, b = better.finals(metric, tokens), than.finals(metric, tokens)
+    amount = min(getattr(better, claim.after), getattr(than, claim.after))  # where both have been
+    a, b = better.after(metric, amount, claim.after), than.after(metric, amount, claim.after)
     # Where both diverge neither is ahead: infinity less infinity is no number.
     difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
     spread = float(np.sqrt(sum(v.var(ddof=1) if len(v) > 1 and np.isfinite(v).all() else 0.0 for v in (a, b))))
     holds = difference >= -max(spread, claim.within) if claim.or_equal else difference > spread
-    return Comparison(network, better, than, float(difference), spread, bool(holds), tokens)
+    return Comparison(network, better, than, float(difference), spread, bool(holds), amount)

@@ -13,9 +13,8 @@ import numpy as np
 from snapgrad import analysis
 from snapgrad.analysis import Influence
 from snapgrad.report.hinton import hinton
-from snapgrad.report.tables import Table
+from snapgrad.report.tables import Table, spread
 from snapgrad.reproduction.claims import Said, unmeasured, verdict
-from snapgrad.reproduction.measured import spread
 from snapgrad.reproduction.measurements import Found
 from snapgrad.runs.build import build
 from snapgrad.runs.options import CopyOptions

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from snapgrad.report.style import PARAMETERS
-from snapgrad.report.tables import HEADINGS, Table
-from snapgrad.reproduction import costs, figures, influence, measurements, readme
-from snapgrad.reproduction.claims import Comparison, Finding, Said, judge
-from snapgrad.reproduction.measured import Measured, measure, spread
+from snapgrad.report.tables import Table
+from snapgrad.reproduction import costs, figures, influence, measurements, readme, tables
+from snapgrad.reproduction.claims import Finding, Said, judge
+from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.reproduction.measurements import Found
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
@@ -108,8 +106,8 @@ def _head(experiment: Experiment, size: Size) -> list[str]:
 def _costs_section(experiment: Experiment, size: Size, found: Found, said: Sequence[Said]) -> str:
     about = found["about"]
     where = f"Measured on {about['processor']}, {about['cores']} cores, {about['instructions']}."
-    tables = [costs.counts_table(found), costs.growth_table(experiment, found)]
-    parts = [part for one in tables for part in (f"### {one.title}", table(one))]
+    shown = [costs.counts_table(found), costs.growth_table(experiment, found)]
+    parts = [part for one in shown for part in (f"### {one.title}", table(one))]
     comment = experiment.content["comment"]
     return "\n\n".join([*_head(experiment, size), where, *parts, *_heard(said), comment]) + "\n"
 
@@ -162,13 +160,16 @@ def _section(
 ) -> str:
     parts = [*_head(experiment, size), _effort(found)]
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
-    parts.append(table(_results_table(experiment, measured)))
+    shown = [table(one) for one in tables.results(experiment, measured)]
+    parts += [*shown, *([tables.NOTE] if any(tables.MORE_TO_COME in one for one in shown) else [])]
+    if "comment" in experiment.content:
+        parts.append(experiment.content["comment"])
     for finding in findings:
         words = finding.claim.words if finding.claim.question else f"“{finding.claim.words}”"
         evidence = f" ({finding.evidence})" if finding.comparisons else ""
         parts.append(f"**{words}** {finding.verdict.capitalize()}{evidence}.")
         if finding.comparisons:
-            parts.append(table(_comparisons(finding.comparisons, experiment.metric)))
+            parts.append(table(tables.comparisons(finding, experiment.metric)))
         if finding.claim.comment:
             parts.append(finding.claim.comment)
     return "\n\n".join(parts) + "\n"
@@ -178,34 +179,3 @@ def _effort(found: Results) -> str:
     hours = sum(result.final.get("seconds", 0.0) for result in found.values()) / 3600
     machines = sorted({f"{r.about['processor']}, {r.about.get('instructions', 'portable')}" for r in found.values()})
     return f"{len(found)} runs, {hours:.1f} hours of training in all ({'; '.join(machines)})."
-
-
-def _results_table(experiment: Experiment, measured: Sequence[Measured]) -> Table:
-    metric, digits = experiment.metric, 1 if experiment.metric == "level" else 3
-    axes = list(dict.fromkeys(name for one in measured for name in one.axes))
-    sizes = experiment.content.get("sizes")
-    rows = []
-    for one in measured:
-        speed = np.mean([run.tokens_per_second for run in one.runs])
-        updates = np.mean([run.final["updates"] for run in one.runs])
-        seeds = f"{len(one.runs)}" + (f" of {one.wanted}" if len(one.runs) < one.wanted else "")
-        values = (_value(one.axes.get(name)) for name in axes)
-        ends = (spread(one.finals(metric), digits), seeds, f"{one.tokens:,.0f}", f"{updates:,.0f}", f"{speed:,.0f}")
-        printed = (f"{sizes[one.method]['printed']:.2f}",) if sizes else ()
-        rows.append((f"{one.network}: {one.method}", *values, *ends, *printed))
-    heads = (name.replace("_", " ") for name in axes)
-    columns = ("network and method", *heads, HEADINGS[metric], "seeds", "tokens", "updates", "tokens / s")
-    return Table("", "", (*columns, "printed") if sizes else columns, rows)
-
-
-def _value(value: Any) -> str:
-    return "" if value is None else f"{value:.2g}" if isinstance(value, float) else str(value)
-
-
-def _comparisons(comparisons: Sequence[Comparison], metric: str) -> Table:
-    digits = 1 if metric == "level" else 3
-    rows: list[tuple[str, ...]] = []
-    for c in comparisons:
-        ends = (f"{one.method}: {spread(one.finals(metric, c.tokens), digits)}" for one in (c.better, c.than))
-        rows.append((c.network, *ends, "yes" if c.holds else "no"))
-    return Table("", "", ("network", "", "", "holds"), rows)

@@ -39,14 +39,31 @@ class Measured:
         """How many its runs were asked to see."""
         return float(min(run.options["tokens"] for run in self.runs))
 
-    def finals(self, metric: str, tokens: float = np.inf) -> np.ndarray:
-        """How each seed ended, or where it was after so many tokens; the worst there is for one that diverged."""
-        worst = 0.0 if metric == "level" else np.inf
-        if tokens >= self.tokens:
-            return np.array([run.final.get(metric, worst) if run.status == "finished" else worst for run in self.runs])
-        return np.array(
-            [_at(run, metric, np.array([tokens]))[0] if run.status == "finished" else worst for run in self.runs]
-        )
+    @property
+    def seconds(self) -> float:
+        """How long its runs took, on average."""
+        return float(np.mean([run.final["seconds"] for run in self.runs]))
+
+    def finals(self, metric: str) -> np.ndarray:
+        """How each seed ended; the worst there is for one that diverged."""
+        return np.array([run.final.get(metric, _worst(metric)) if _whole(run) else _worst(metric) for run in self.runs])
+
+    def after(self, metric: str, amount: float, of: str = "tokens") -> np.ndarray:
+        """Where each seed was after so many tokens or seconds, at the end if it has had no more than that."""
+        had = self.tokens if of == "tokens" else self.seconds
+        if amount >= had:
+            return self.finals(metric)
+        place = np.array([amount])
+        return np.array([_at(run, metric, place, of)[0] if _whole(run) else _worst(metric) for run in self.runs])
+
+    def until(self, level: float) -> float:
+        """The seconds until a level was reached, on average over the seeds; infinity if one has not reached it."""
+        waits = []
+        for run in self.runs:
+            _, seconds, levels = run.column("level")
+            reached = np.flatnonzero(levels >= level)
+            waits.append(seconds[reached[0]] if len(reached) else np.inf)
+        return float(np.mean(waits))
 
     def curve(self, metric: str, against: str = "tokens") -> Curve:
         """Where all seeds have been measured."""
@@ -54,6 +71,14 @@ class Measured:
         grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), GRID)
         values = [_at(run, metric, grid, against) for run in self.runs]
         return Curve(grid, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))
+
+
+def _whole(run: Result) -> bool:
+    return run.status == "finished"
+
+
+def _worst(metric: str) -> float:
+    return 0.0 if metric == "level" else np.inf
 
 
 def _at(run: Result, metric: str, places: np.ndarray, against: str = "tokens") -> np.ndarray:
@@ -79,10 +104,3 @@ def measure(experiment: Experiment, size: Size, found: Results) -> list[Measured
 
 def _restricted(choice: results.Choice, tried: Sequence[Series]) -> results.Choice:
     return results.Choice(choice.option, tuple(tried))
-
-
-def spread(values: np.ndarray, digits: int) -> str:
-    """Mean and sample standard deviation, as people write them."""
-    if len(values) == 1:
-        return f"{values[0]:.{0 if digits == 1 else digits}f}"
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"

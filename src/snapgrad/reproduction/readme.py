@@ -7,7 +7,8 @@ from pathlib import Path
 
 from snapgrad.report.tables import Table
 from snapgrad.reproduction.claims import NOT_MEASURED, Said
-from snapgrad.reproduction.measured import Measured, spread
+from snapgrad.reproduction.measured import Measured
+from snapgrad.reproduction.tables import MORE_TO_COME, NOTE, end
 
 START, END = "<!-- results: written by `snapgrad reproduce all --draw` -->", "<!-- end of results -->"
 COLUMNS = ("BPTT", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2", "SnAp-3")
@@ -18,7 +19,6 @@ SHOWN = f"""\
 The influence of every parameter (across, in two rows) on every unit (down) of a small GRU, early and late in its
 training. The larger a square, the larger the influence: red is what SnAp-1 keeps, blue what SnAp-2 adds, white what
 both leave out. Below, the length of the strings that networks learn to copy."""
-MORE_TO_COME = " †"
 
 
 def copy_table(measured: Sequence[Measured]) -> Table:
@@ -31,9 +31,7 @@ def copy_table(measured: Sequence[Measured]) -> Table:
 
 
 def _cell(one: Measured | None) -> str:
-    if one is None:
-        return ""
-    return f"{spread(one.finals('level'), 1)}{MORE_TO_COME if len(one.runs) < one.wanted else ''}"
+    return "" if one is None else end(one, "level")
 
 
 def text(copied: str, said: Sequence[Said]) -> str:
@@ -45,7 +43,7 @@ def text(copied: str, said: Sequence[Said]) -> str:
         f"Of {len(claims)} claims of the paper {len(measured)} are measured, at least in part, "
         f"and {reproduced} reproduced without reserve so far: [docs/results.md](docs/results.md)."
     )
-    note = [f"{MORE_TO_COME.strip()} Not all seeds have been run yet."] if MORE_TO_COME in copied else []
+    note = [NOTE] if MORE_TO_COME in copied else []
     return "\n\n".join([START, SHOWN, copied, *note, summary, END])
 
 

@@ -40,6 +40,7 @@ class Claim:
     pairwise: bool = False  # the first than the first, the second than the second; otherwise each than each
     or_equal: bool = False  # at least as good is enough
     within: float = 0.0  # how far behind still counts as equal, beside the spread
+    after: Literal["tokens", "seconds"] = "tokens"  # as many of which both have had when they are compared
     networks: tuple[str, ...] = ()  # all of them, if none is named
     question: bool = False  # one of our own, that is answered and not reproduced
     comment: str = ""  # what we make of it

@@ -1,0 +1,91 @@
+"""Tables of the experiments that train: how runs ended, by axis or by the clock, and what a claim rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from snapgrad.report.tables import HEADINGS, Table, ends
+from snapgrad.reproduction.claims import Finding
+from snapgrad.reproduction.measured import Measured
+from snapgrad.sweep.experiment import Experiment
+
+MORE_TO_COME = " †"
+NOTE = "† Not all seeds have been run yet."
+
+
+def results(experiment: Experiment, measured: Sequence[Measured]) -> list[Table]:
+    """How the runs of an experiment ended, in the form that its figure has."""
+    figure = experiment.content.get("figure")
+    if figure == "ends":
+        return [_by_axis(measured, experiment.metric, *experiment.content["axes"])]
+    every = _every(experiment, measured)
+    return [every, _by_clock(measured)] if figure == "seconds" else [every]
+
+
+def comparisons(finding: Finding, metric: str) -> Table:
+    """What a finding rests on."""
+    of = finding.claim.after
+    rows: list[tuple[str, ...]] = []
+    for c in finding.comparisons:
+        both = (f"{one.method}: {ends(one.after(metric, c.amount, of), metric)}" for one in (c.better, c.than))
+        amount = (f"{c.amount:,.0f}",) if of == "seconds" else ()
+        rows.append((c.network, *amount, *both, "yes" if c.holds else "no"))
+    return Table("", "", ("network", *([of] if of == "seconds" else []), "", "", "holds"), rows)
+
+
+def _every(experiment: Experiment, measured: Sequence[Measured]) -> Table:
+    """A row for every series."""
+    metric = experiment.metric
+    axes = list(dict.fromkeys(name for one in measured for name in one.axes))
+    sizes = experiment.content.get("sizes")
+    rows = []
+    for one in measured:
+        speed = np.mean([run.tokens_per_second for run in one.runs])
+        updates = np.mean([run.final["updates"] for run in one.runs])
+        seeds = f"{len(one.runs)}" + (f" of {one.wanted}" if len(one.runs) < one.wanted else "")
+        values = (_value(one.axes.get(name)) for name in axes)
+        counts = (seeds, f"{one.tokens:,.0f}", f"{updates:,.0f}", f"{speed:,.0f}")
+        printed = (f"{sizes[one.method]['printed']:.2f}",) if sizes else ()
+        rows.append((f"{one.network}: {one.method}", *values, ends(one.finals(metric), metric), *counts, *printed))
+    heads = (name.replace("_", " ") for name in axes)
+    columns = ("network and method", *heads, HEADINGS[metric], "seeds", "tokens", "updates", "tokens / s")
+    return Table("", "", (*columns, "printed") if sizes else columns, rows)
+
+
+def _by_axis(measured: Sequence[Measured], metric: str, axis: str, lines: str) -> Table:
+    """A row for each method and value of `lines`, a column for each value of `axis`."""
+    columns = list(dict.fromkeys(one.axes[axis] for one in measured))
+    cells = {(one.method, one.axes[lines], one.axes[axis]): end(one, metric) for one in measured}
+    rows = [
+        (method, _value(value), *(cells.get((method, value, column), "") for column in columns))
+        for method, value in dict.fromkeys((one.method, one.axes[lines]) for one in measured)
+    ]
+    heads = (f"{axis.replace('_', ' ')} {_value(column)}" for column in columns)
+    return Table("", "", (f"{HEADINGS[metric]} by", lines.replace("_", " "), *heads), rows)
+
+
+def _by_clock(measured: Sequence[Measured]) -> Table:
+    """A row for every series: its seconds, and those until the highest level that all methods reach on its network."""
+    rows = []
+    for network in dict.fromkeys(one.network for one in measured):
+        alike = [one for one in measured if one.network == network]
+        level = min(one.finals("level").min() for one in alike)
+        base = next((one.seconds for one in alike if one.method == "BPTT"), np.nan)
+        for one in alike:
+            ratio = "" if np.isnan(base) else f"{one.seconds / base:.2f}"
+            waited = f"{one.until(level):,.1f}"
+            rows.append((f"{network}: {one.method}", f"{one.seconds:,.0f}", ratio, f"{level:.0f}", waited))
+    heads = ("network and method", "seconds in all", "of BPTT's", "L that all methods reach", "seconds until it")
+    return Table("", "", heads, rows)
+
+
+def end(one: Measured, metric: str) -> str:
+    """How a series ended, with a mark where seeds are missing."""
+    return ends(one.finals(metric), metric) + (MORE_TO_COME if len(one.runs) < one.wanted else "")
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else f"{value:.2g}" if isinstance(value, float) else str(value)
