@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -48,9 +49,10 @@ def test_a_state_stays_with_its_backend():
         ({"influence_dtype": "bfloat16", "episodic": True}, "`influence_dtype` must be None with `episodic`"),
     ],
 )
-def test_what_an_algorithm_refuses(options, message):
+@pytest.mark.parametrize("make", [partial(sg.snap, order=2), sg.rflo], ids=["snap", "rflo"])
+def test_what_an_algorithm_refuses(make, options, message):
     with pytest.raises(ValueError, match=message):
-        sg.snap(network("gru").cell, loss, order=2, **options)
+        make(network("gru").cell, loss, **options)
 
 
 def test_bfloat16_storage_needs_float32_parameters():

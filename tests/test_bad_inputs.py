@@ -102,6 +102,7 @@ BOOLEANS = {
     "recurrent_bias  ": lambda b: sg.GRU(3, 5, variant="original", recurrent_bias=b),
     "sparse_inputs": lambda b: CELL.init(KEY, 0.5, sparse_inputs=b),
     "episodic": lambda b: sg.snap(CELL, loss, order=1, episodic=b),
+    "episodic ": lambda b: sg.rflo(CELL, loss, episodic=b),
 }
 KEYS = {
     "a cell": lambda key: CELL.init(key),

@@ -28,7 +28,7 @@ from snapgrad.sparsity.masks import random_pattern
 from snapgrad.sparsity.reach import influence_blocks
 
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
-INFLUENCE = ["snap_2", "snap_3_episodic", "rtrl", "rflo"]  # one of each kind of use of the kernels
+INFLUENCE = ["snap_2", "snap_3_episodic", "rtrl", "rflo", "rflo_episodic"]  # one of each kind of use of the kernels
 
 
 def both_backends(variant, net, batch_size):

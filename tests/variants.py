@@ -66,6 +66,10 @@ VARIANTS = {
         lambda cell, backend: sg.rflo(cell, loss, backend=backend),
         lambda *net: influence_gradient(*net, 1, decay=1.0).sum(0),
     ),
+    "rflo_episodic": Variant(
+        lambda cell, backend: sg.rflo(cell, loss, decay=0.6, episodic=True, backend=backend),
+        lambda *net: influence_gradient(*net, 1, decay=0.6, restart=WINDOW).sum(0),
+    ),
     # Random: their expectations have tests of their own.
     "uoro": Variant(lambda cell, backend: sg.uoro(cell, loss, rank=2, backend=backend), None),
     "kf_rtrl": Variant(lambda cell, backend: sg.kf_rtrl(cell, loss, backend=backend), None),

@@ -41,6 +41,14 @@ def key(algorithm: str, value: Any) -> None:
         )
 
 
+def episodic(value: Any, influence_dtype: Any) -> None:
+    """Refuses what is not a bool, and a dtype for the J that windows of whole sequences do without."""
+    arguments.boolean("episodic", value)
+    if value and influence_dtype is not None:
+        given = arguments.shown(influence_dtype)
+        raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {given}")
+
+
 def params(cell: Cell, value: Any) -> None:
     """Refuses what is not `sg.Params`, holds other than floats, or does not fit the cell."""
     if not isinstance(value, Params):

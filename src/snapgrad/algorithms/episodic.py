@@ -1,4 +1,4 @@
-"""SnAp's gradient over a whole sequence, without any J.
+"""The gradient of SnAp, or of RFLO, over a whole sequence, without any J.
 
 If a window starts from reset and ends its sequence, the sum of delta_t . J_t can be taken from the other end: it is
 backpropagation in which every group of parameters sees only its own subnetwork R. With one column Lambda[., b] for each
@@ -27,15 +27,15 @@ from snapgrad.algorithms.base import (
     param_dtype,
 )
 from snapgrad.algorithms.linearised import lane_deltas, linearise
+from snapgrad.algorithms.propagation import Propagation
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels.base import Credit, Kernel, Structure
 from snapgrad.kernels.share import varying
 from snapgrad.sparsity.partition import block_owners
-from snapgrad.sparsity.reach import influence_blocks
 
 
-def backward_in_time(cell: Cell, order: int | None) -> Rule:
-    """The rule of `snap(..., episodic=True)`: nothing is remembered between windows."""
+def backward_in_time(cell: Cell, propagation: Propagation) -> Rule:
+    """The rule where `episodic=True`: nothing is remembered between windows."""
 
     def window(kernel: Kernel, params: PyTree, s_0: PyTree, _: PyTree, xs: Any) -> tuple[jax.Array, Any]:
         s_0 = varying(initial_states(cell, params, xs.shape[1]), xs)  # every window is a new sequence
@@ -43,8 +43,8 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
         trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
-            dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics, by_column=True)
+            blocks = propagation.blocks(jacobians)
+            dynamics_at = propagation.dynamics_at(kernel, jacobians, params, xs.shape[1], by_column=True)
             pull = jacobians.pull_at(kernel, params)
 
             def step(Lambda: Credit, at_t: Any) -> tuple[Credit, jax.Array]:
@@ -62,16 +62,15 @@ def backward_in_time(cell: Cell, order: int | None) -> Rule:
 
     def structures(params: PyTree) -> tuple[Structure, ...] | None:
         jacobians = cell.jacobians(params)
-        blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
+        blocks = propagation.blocks(jacobians)
         sums = jacobians.sums(blocks.dynamics, by_column=True)
         return None if sums is None else (blocks, *sums)
 
     def check_memory(params: PyTree, batch_size: int, part: float) -> None:
         itemsize = param_dtype(params).itemsize
-        memory.check_influence(cell, params, order, batch_size, itemsize, part=part, episodic=True)
+        memory.check_influence(cell, params, propagation.order, batch_size, itemsize, part=part, episodic=True)
 
     def owners(kernel: Kernel, params: PyTree) -> NDArray[np.int64] | None:
-        jacobians = cell.jacobians(params)
-        return block_owners(influence_blocks(jacobians.groups, jacobians.dynamics, order), kernel.share.params)
+        return block_owners(propagation.blocks(cell.jacobians(params)), kernel.share.params)
 
     return memoryless(window, structures)._replace(check_memory=check_memory, owners=owners)

@@ -17,15 +17,24 @@ import numbers
 from typing import Any
 
 from snapgrad import arguments
+from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import build
+from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.algorithms.propagation import Propagation
 from snapgrad.algorithms.snap import forward_in_time, stored_in
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
 
 
 def rflo(
-    cell: Cell, loss: Loss, *, decay: float = 1.0, influence_dtype: Any = None, backend: Backend = "auto"
+    cell: Cell,
+    loss: Loss,
+    *,
+    decay: float = 1.0,
+    episodic: bool = False,
+    influence_dtype: Any = None,
+    backend: Backend = "auto",
 ) -> Algorithm:
     """Accumulates the immediate Jacobian and ignores how influence travels.
 
@@ -33,11 +42,15 @@ def rflo(
         cell: the recurrent cell.
         loss: (readout, h, target) -> scalar for one example at one step.
         decay: in [0, 1], the share of the accumulated influence that is kept at every step.
+        episodic: as in `sg.snap`.
         influence_dtype: as in `sg.snap`.
         backend: as in `sg.snap`.
     """
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
         raise ValueError(f"`decay` must be a number in [0, 1], got {arguments.shown(decay)}")
-
-    rule = forward_in_time(cell, 1, influence_dtype, decay=float(decay))
-    return build(f"rflo(decay={float(decay)}){stored_in(influence_dtype)}", cell, loss, rule, backend)
+    checks.episodic(episodic, influence_dtype)
+    propagation, name = Propagation(1, float(decay)), f"rflo(decay={float(decay)}"
+    if episodic:
+        return build(f"{name}, episodic)", cell, loss, backward_in_time(cell, propagation), backend, episodic=True)
+    rule = forward_in_time(cell, propagation, influence_dtype)
+    return build(f"{name}){stored_in(influence_dtype)}", cell, loss, rule, backend)

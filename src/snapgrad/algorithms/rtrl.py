@@ -12,6 +12,7 @@ from typing import Any
 
 from snapgrad.algorithms.base import build
 from snapgrad.algorithms.interface import Algorithm, Loss
+from snapgrad.algorithms.propagation import Propagation
 from snapgrad.algorithms.snap import forward_in_time, stored_in
 from snapgrad.cells.base import Cell
 from snapgrad.kernels.select import Backend
@@ -22,4 +23,5 @@ def rtrl(cell: Cell, loss: Loss, *, influence_dtype: Any = None, backend: Backen
 
     `influence_dtype` and `backend` are as in `sg.snap`.
     """
-    return build(f"rtrl{stored_in(influence_dtype)}", cell, loss, forward_in_time(cell, None, influence_dtype), backend)
+    rule = forward_in_time(cell, Propagation(None), influence_dtype)
+    return build(f"rtrl{stored_in(influence_dtype)}", cell, loss, rule, backend)

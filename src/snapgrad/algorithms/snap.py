@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from snapgrad import arguments, memory
+from snapgrad.algorithms import checks
 from snapgrad.algorithms.base import (
     Outcome,
     Rule,
@@ -33,6 +34,7 @@ from snapgrad.algorithms.episodic import backward_in_time
 from snapgrad.algorithms.interface import Algorithm, Loss
 from snapgrad.algorithms.linearised import lane_deltas, linearise
 from snapgrad.algorithms.placement import EVERYWHERE
+from snapgrad.algorithms.propagation import Propagation
 from snapgrad.cells.base import Cell, PyTree
 from snapgrad.kernels import rounding
 from snapgrad.kernels.base import Influence, Kernel, Structure
@@ -40,8 +42,7 @@ from snapgrad.kernels.select import Backend
 from snapgrad.kernels.share import varying
 from snapgrad.sparsity.moves import parameter_sources
 from snapgrad.sparsity.partition import block_owners
-from snapgrad.sparsity.pattern import Pattern
-from snapgrad.sparsity.reach import Blocks, influence_blocks
+from snapgrad.sparsity.reach import Blocks
 
 
 class Memory(NamedTuple):
@@ -75,15 +76,12 @@ def snap(
             Only the reference's gradients can be differentiated once more (meta-learning).
     """
     arguments.order(order)
-    arguments.boolean("episodic", episodic)
-    name = f"snap(order={order}{', episodic' if episodic else ''})"
+    checks.episodic(episodic, influence_dtype)
+    propagation, name = Propagation(order), f"snap(order={order}"
     if episodic:
-        if influence_dtype is not None:
-            given = arguments.shown(influence_dtype)
-            raise ValueError(f"`influence_dtype` must be None with `episodic`, which has no J, got {given}")
-        return build(name, cell, loss, backward_in_time(cell, order), backend, episodic=True)
-    name += stored_in(influence_dtype)
-    return build(name, cell, loss, forward_in_time(cell, order, influence_dtype), backend)
+        return build(f"{name}, episodic)", cell, loss, backward_in_time(cell, propagation), backend, episodic=True)
+    rule = forward_in_time(cell, propagation, influence_dtype)
+    return build(f"{name}){stored_in(influence_dtype)}", cell, loss, rule, backend)
 
 
 def stored_in(influence_dtype: Any) -> str:
@@ -91,8 +89,8 @@ def stored_in(influence_dtype: Any) -> str:
     return "" if influence_dtype is None else " in bfloat16"
 
 
-def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, decay: float | None = None) -> Rule:
-    """Carries the influence J with the state. With a `decay` D_t is that number times the identity, as in RFLO."""
+def forward_in_time(cell: Cell, propagation: Propagation, influence_dtype: Any) -> Rule:
+    """Carries the influence J with the state."""
     arguments.influence_dtype(influence_dtype)
 
     def start(kernel: Kernel, params: PyTree, batch_size: int, key: Any) -> Memory:
@@ -108,13 +106,9 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         trajectory = linearise(kernel, cell, jacobians, params, s_0, xs)
 
         def backward(deltas: jax.Array) -> Outcome:
-            blocks = blocks_of(params)
+            blocks = propagation.blocks(jacobians)
             immediate_at = jacobians.immediate_at(kernel, params)
-            if decay is None:
-                dynamics_at = jacobians.dynamics_at(kernel, params, blocks.dynamics)
-            else:
-                decays = jnp.full((blocks.dynamics.nnz, xs.shape[1]), decay, param_dtype(params))
-                dynamics_at = lambda local: decays  # noqa: E731
+            dynamics_at = propagation.dynamics_at(kernel, jacobians, params, xs.shape[1])
 
             def step(carry: tuple[Influence, jax.Array], at_t: Any) -> Any:
                 J_tm1, g = carry
@@ -143,9 +137,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
         return memory._replace(J=kernel.forget(memory.J, where))
 
     def blocks_of(params: PyTree) -> Blocks:
-        jacobians = cell.jacobians(params)
-        dynamics = jacobians.dynamics if decay is None else Pattern.diagonal(jacobians.dynamics.shape[0])
-        return influence_blocks(jacobians.groups, dynamics, order)
+        return propagation.blocks(cell.jacobians(params))
 
     def transfer(kernel: Kernel, memory: Memory, old: PyTree, new: PyTree) -> Memory:
         sources = parameter_sources(old, new)
@@ -158,7 +150,7 @@ def forward_in_time(cell: Cell, order: int | None, influence_dtype: Any, *, deca
 
     def check_memory(params: PyTree, batch_size: int, part: float) -> None:
         itemsize = (param_dtype(params) if influence_dtype is None else jnp.dtype(jnp.bfloat16)).itemsize
-        memory.check_influence(cell, params, 1 if decay is not None else order, batch_size, itemsize, part=part)
+        memory.check_influence(cell, params, propagation.order, batch_size, itemsize, part=part)
 
     def axes(kernel: Kernel) -> Memory:
         return Memory(kernel.influence_axes(), None if influence_dtype is None else EVERYWHERE)
