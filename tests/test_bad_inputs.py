@@ -461,6 +461,7 @@ def test_memory_is_compared_with_what_the_machine_has(monkeypatch):
         lambda: sg.snap(net.cell, loss, order=2).init(net.params, 1000),
         lambda: sg.rtrl(net.cell, loss).init(net.params, 1000),
         lambda: sg.snap(net.cell, loss, order=2, episodic=True).init(net.params, 1000),
+        lambda: sg.rflo(net.cell, loss, episodic=True).init(net.params, 1000),
         lambda: sg.bptt(net.cell, loss).init(net.params, 1000),
         lambda: net.cell.init(KEY),
     ):

@@ -71,6 +71,7 @@ def test_forward_and_backward_passes_of_a_dense_gru():
     assert methods["snap_topk"].memory == 8 * (5 + 5 * 5 * 27 + 5 * 27)
     # Episodic SnAp-1: one entry of D a unit, then the weights' gradient.
     assert methods["snap-1 episodic"].flops == 2 * methods["frozen"].flops + 5 * 2
+    assert methods["rflo episodic"] == methods["snap-1 episodic"]  # a decay for every unit in place of that entry
     assert methods["rtrl"].flops == methods["frozen"].flops + 5 * 27 * (2 * 25 + 2 * 5)
 
 

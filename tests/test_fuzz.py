@@ -151,7 +151,7 @@ CALLS = {
     "algorithm": (lambda a, b: sg.bptt(a, b), None),
     "snap": (lambda a, b, c: sg.snap(CELL, LOSS, order=a, episodic=b, influence_dtype=c), None),
     "backend": (lambda a: sg.frozen(CELL, LOSS, backend=a), None),
-    "decay": (lambda a: sg.rflo(CELL, LOSS, decay=a), None),
+    "rflo": (lambda a, b, c: sg.rflo(CELL, LOSS, decay=a, episodic=b, influence_dtype=c), None),
     "uoro": (lambda a: sg.uoro(CELL, LOSS, rank=a), None),
     "init": (lambda a: algorithm().init(a, 3), None),
     "init batch": (lambda a, b: algorithm().init(PARAMS, a, b), None),

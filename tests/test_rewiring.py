@@ -175,6 +175,7 @@ def assert_same_bits(one, other):
 RUNS = {
     "snap, probe": (lambda *a: sg.snap(*a, order=2), sg.rewiring.Probe(every=4, share=0.4), 1),
     "snap episodic, set": (lambda *a: sg.snap(*a, order=2, episodic=True), sg.rewiring.SET(every=2, share=0.4), None),
+    "rflo episodic, set": (lambda *a: sg.rflo(*a, episodic=True), sg.rewiring.SET(every=2, share=0.4), None),
     "uoro, set": (lambda *a: sg.uoro(*a), sg.rewiring.SET(every=4, share=0.4), 1),
     "kf_rtrl, set": (sg.kf_rtrl, sg.rewiring.SET(every=4, share=0.4), 1),
     "bptt, rigl": (sg.bptt, sg.rewiring.RigL(every=2, share=0.4), None),

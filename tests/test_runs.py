@@ -180,6 +180,15 @@ def test_every_kind_of_run_resumes_to_the_same_bits(given, tmp_path, text_file):
         assert window.xs.shape == window.targets.shape == (128 if given.continuous else 20, 2)
 
 
+@pytest.mark.parametrize("algorithm", ["snap", "rflo"])
+def test_whole_sequences_are_trained_without_an_influence(algorithm):
+    given = {"every step": {"update_every": 1}, "in bfloat16": {"influence_dtype": "bfloat16"}, "whole": {}}
+    for name, more in given.items():
+        asked = options.CopyOptions(algorithm=algorithm, units=5, **({"update_every": "sequence"} | more))
+        with as_in_a_program():
+            assert build(asked).trainer.algorithm.episodic == (name == "whole")
+
+
 SAMPLING = [("--temperature", heat, "--seed", seed) for heat, seed in (("0", "0"), ("1.5", "0"), ("1.5", "1"))]
 
 

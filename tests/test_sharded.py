@@ -70,6 +70,8 @@ def is_quick(variant, name, where, backend):
         return name == "gru" and variant == "snap_2" and where == "both"
     if name == "gru":
         return where == "both" or variant == "snap_2"
+    if variant == "rflo_episodic":  # where its blocks are not SnAp's: layers
+        return name == "two_layers" and where == "both"
     # A general cell on two meshes: what was detected for the one serves the other.
     return variant == "snap_2" and (where == "both" or (name == "two_layers" and where == "params"))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +51,14 @@ def test_a_wrong_word_names_the_file_and_the_nearest_option():
         ValueError, match=r"`name` must be one of ablations, copy, costs, influence, .* or all, got 'figure5'"
     ):
         experiment.load("figure5")
+
+
+def test_a_run_that_two_processes_have_written_gives_no_result():
+    """One of them was still writing its last record while the other began the run anew."""
+    records = [{"tokens": tokens, "seconds": 1.0} for tokens in (400, 100, 200)]
+    run = SimpleNamespace(path=Path("r"), outcome=lambda: {}, options=CopyOptions, metrics=lambda: records)
+    with pytest.raises(ValueError, match=r"metrics.jsonl must have records in the order of their tokens, got \[400, 1"):
+        results.of_run(run)
 
 
 def tiny(networks=None, methods=("BPTT", "SnAp-1"), **size) -> Experiment:

@@ -84,8 +84,11 @@ RANDOM = ("uoro", "kf_rtrl")
 
 # A cell of every kind: unit-wise with one state component and with two, a general one, layers.
 KINDS = ("gru", "lstm", "two_layers", "stack")
-# Every algorithm once, with SnAp in both of its forms.
-EACH_ALGORITHM = ("bptt", "rtrl", "snap_2", "snap_2_episodic", "snap_topk", "rflo", "uoro", "kf_rtrl", "ok", "frozen")
+# Every algorithm once, with SnAp and RFLO in both of their forms.
+EACH_ALGORITHM = (
+    *("bptt", "rtrl", "snap_2", "snap_2_episodic", "snap_topk", "rflo", "rflo_episodic"),
+    *("uoro", "kf_rtrl", "ok", "frozen"),
+)
 # What reads D and I in all the ways there are.
 EACH_READING = ("bptt", "snap_2", "snap_2_episodic")
 

@@ -87,7 +87,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
         order: the order of SnAp, None for exact.
         rank: the rank of UORO and of OK.
         batch: number of sequences side by side.
-        window: number of steps T that BPTT and the episodic form keep a history of.
+        window: number of steps T that BPTT and the episodic forms keep a history of.
 
     The counts are exact and structural; nothing is sampled. A multiply-add is two flops. Counted are products with
     weights, the update of what an algorithm carries (D J + I, decay J + I, UORO's two factors) and its contraction
@@ -135,6 +135,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
     blocks = influence_blocks(jacobians.groups, jacobians.dynamics, order)
     exact = influence_blocks(jacobians.groups, jacobians.dynamics, None)
     states, n_params, immediate = blocks.states, blocks.n_params, jacobians.groups.nnz
+    touched = jacobians.groups.entries.nnz  # state entries, by each group of parameters: what a credit is kept of
 
     weights = _weights(params) or n_params  # a cell without a matrix uses every parameter once
     # The gradient with respect to the input is never needed; only unit-wise cells say which weights read it.
@@ -145,6 +146,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
         "bptt": (window * states, 2 * forward + 2 * through_state),
         "frozen": (states, forward),
         "rflo": (states + immediate, forward + 4 * immediate),
+        "rflo episodic": (window * (states + touched) + touched, 2 * forward + 2 * touched),
         "uoro": (
             states + rank * (states + n_params),
             forward + rank * (forward + 2 * through_state + 4 * n_params),
@@ -152,7 +154,7 @@ def costs(cell: Cell, params: Any, *, order: int | None = 2, rank: int = 1, batc
         **(_kronecker(cell, params.recurrent, rank, states, n_params, forward) if isinstance(cell, UnitCell) else {}),
         f"snap-{_name(order)}": (states + blocks.kept, forward + _influence_flops(blocks)),
         f"snap-{_name(order)} episodic": (
-            window * (states + jacobians.groups.entries.nnz) + int(blocks.heights.sum()),
+            window * (states + touched) + int(blocks.heights.sum()),
             2 * forward + 2 * int(blocks.product_sizes().sum()),
         ),
         "snap_topk": (states * (1 + n_params), forward + 2 * (through_state + states) * n_params),

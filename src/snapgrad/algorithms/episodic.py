@@ -7,7 +7,8 @@ group b, kept at the rows R_b:
     Lambda_t[R_b, b] = delta_t[R_b] + D_{t+1}[R_b, R_b]^T Lambda_{t+1}[R_b, b]
     g_b              = sum_t  Lambda_t[E_b, b] . I_t[E_b, P_b]            E_b: what the group touches at once
 
-A step costs nnz(D[R_b, R_b]) multiply-adds a group, instead of that for each of its parameters.
+A step costs nnz(D[R_b, R_b]) multiply-adds a group, instead of that for each of its parameters. For RFLO D is its decay
+times the identity and R_b = E_b: one multiply-add for each entry of Lambda.
 """
 
 from __future__ import annotations

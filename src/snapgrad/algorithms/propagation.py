@@ -16,9 +16,9 @@ from snapgrad.sparsity.reach import Blocks, influence_blocks
 
 
 class Propagation(NamedTuple):
-    """J_t = I_t + D_t J_tm1 on what I reaches within `order` steps; with a `decay`, D_t is that times the identity."""
+    """J_t = I_t + D_t J_tm1 on what parameters reach within `order` steps; `decay`: D_t is that times the identity."""
 
-    order: int | None  # None: without a limit
+    order: int | None  # None: without a limit; 1 with a decay, by which nothing is reached that I does not touch
     decay: float | None = None
 
     def blocks(self, jacobians: Jacobians) -> Blocks:

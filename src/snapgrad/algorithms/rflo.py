@@ -8,6 +8,10 @@ the part of D that stays within a unit is the leak: `decay = 1 - 1/tau`. With `d
 On such units it is e-prop (Bellec et al. 2020): J is the eligibility trace and dL/dh the learning signal. Murray also
 replaces the readout's transpose by fixed random feedback; here, as in the paper's comparison, dL/dh is exact.
 
+Over whole sequences (`episodic`) no J is needed (algorithms/episodic.py); a step's credit is what follows it, decayed:
+
+    g = sum_t lambda_t . I_t         lambda_t = dL_t/ds_t + decay lambda_{t+1}
+
 Without decay the sum grows as long as a sequence lasts: on streams that are never reset, use `decay < 1`.
 """
 
@@ -49,7 +53,7 @@ def rflo(
     if not isinstance(decay, numbers.Real) or not 0 <= decay <= 1:
         raise ValueError(f"`decay` must be a number in [0, 1], got {arguments.shown(decay)}")
     checks.episodic(episodic, influence_dtype)
-    propagation, name = Propagation(1, float(decay)), f"rflo(decay={float(decay)}"
+    propagation, name = Propagation(order=1, decay=float(decay)), f"rflo(decay={float(decay)}"
     if episodic:
         return build(f"{name}, episodic)", cell, loss, backward_in_time(cell, propagation), backend, episodic=True)
     rule = forward_in_time(cell, propagation, influence_dtype)

@@ -3,7 +3,7 @@
     mesh = jax.make_mesh((2, 4), ("batch", "params"))
     algorithm = sg.shard(sg.snap(cell, loss, order=2), mesh)
 
-Along `batch` every algorithm splits its lanes. Along `params`, `snap`, `rtrl`, `rflo` and the episodic form split their
+Along `batch` every algorithm splits its lanes. Along `params`, `snap`, `rtrl` and `rflo`, in each form, split their
 blocks by cost, and `snap_topk` the columns of J. The others have nothing there that is worth a message: `bptt` and
 `frozen` remember nothing, and what `uoro`, `kf_rtrl` and `ok` remember is small, or enters every step as a whole; their
 devices along `params` all do the same.

@@ -28,8 +28,10 @@ def seconds(options: Options) -> float:
 
 def _flops(methods: dict[str, Any], options: Options) -> float:
     name: str = options.algorithm
+    whole = takes(name, "episodic") and options.update_steps is None
     if takes(name, "order"):
-        name = f"{name}-{options.snap_order}" + (" episodic" if options.update_steps is None else "")
+        name = f"{name}-{options.snap_order}"
+    name += " episodic" if whole else ""
     return options.batch * (methods[name] if name in methods else methods["bptt"]).flops
 
 

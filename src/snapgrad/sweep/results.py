@@ -92,6 +92,10 @@ def of_run(run: RunDirectory) -> Result:
     if outcome is None:
         raise ValueError(f"a run must have ended to give a result, got {str(run.path)!r}")
     records = run.metrics()
+    tokens = [record["tokens"] for record in records]
+    if np.any(np.diff(tokens) <= 0):
+        path = run.path / "metrics.jsonl"
+        raise ValueError(f"{path} must have records in the order of their tokens, got {tokens[:3]}, ...")
     last = {**(records[-1] if records else {}), **outcome}
     final = {name: _rounded(last[name]) for name in ENDINGS if last.get(name) is not None}
     bits = [record["bits"] for record in records if record.get("bits") is not None]
