@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snapgrad.report.tables import Table
-from snapgrad.reproduction.claims import NOT_MEASURED, Said
+from snapgrad.reproduction.claims import VERDICTS, Said
 from snapgrad.reproduction.measured import Measured
 from snapgrad.reproduction.tables import MORE_TO_COME, NOTE, end
 
@@ -37,11 +37,12 @@ def _cell(one: Measured | None) -> str:
 def text(copied: str, said: Sequence[Said]) -> str:
     """What stands between the markers; `copied` is the table in Markdown."""
     claims = [one for one in said if not one.question]
-    measured = [one for one in claims if one.verdict != NOT_MEASURED]
-    reproduced = sum(one.verdict == "reproduced" for one in measured)
+    whole, partly, none = (sum(one.verdict.startswith(verdict) for one in claims) for verdict in VERDICTS)
+    unfinished = [one for one in claims if one.verdict not in VERDICTS]
     summary = (
-        f"Of {len(claims)} claims of the paper {len(measured)} are measured, at least in part, "
-        f"and {reproduced} reproduced without reserve so far: [docs/results.md](docs/results.md)."
+        f"Of {len(claims)} claims of the paper {whole} are reproduced, {partly} in part and {none} not"
+        + (f"; of {len(unfinished)} measurements are still to come" if unfinished else "")
+        + ": [docs/results.md](docs/results.md)."
     )
     note = [NOTE] if MORE_TO_COME in copied else []
     return "\n\n".join([START, SHOWN, copied, *note, summary, END])
