@@ -95,5 +95,6 @@ def cost(options: Options, orders: Sequence[int]) -> Table:
 
 
 def _title(method: str) -> str:
-    name, _, rest = method.partition("-")
-    return registry.TITLES[name] + (f"-{rest}" if rest else "")
+    named, *form = method.split(" ")  # such as "snap-2 episodic"
+    name, *order = named.split("-")
+    return " ".join(["-".join([registry.TITLES[name], *order]), *form])
