@@ -147,14 +147,16 @@ def influence_blocks(groups: Groups, dynamics: Pattern, order: int | None) -> Bl
     reach = _spread(_csr(groups.entries), dynamics, order)
     if reach.nnz == reach.shape[0] * reach.shape[1]:  # as on a dense network: nothing is left to find out
         return Blocks(groups, dynamics, dynamics, Pattern.full(groups.entries.shape))
-    used = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
+    if order is None:  # where a block holds one end of an entry of D, it holds what that leads to
+        reached = np.zeros(dynamics.shape[1], bool)
+        reached[reach.indices] = True
+        used = reached[dynamics.cols]
+        within = Pattern(dynamics.rows[used], dynamics.cols[used], dynamics.shape)
+    else:
+        both = _dot(reach.T.tocsr(), reach).multiply(_csr(dynamics)).tocoo()  # some block holds both ends
+        within = Pattern(both.row, both.col, dynamics.shape)
     reach = reach.tocoo()
-    return Blocks(
-        groups,
-        dynamics,
-        Pattern(used.row, used.col, dynamics.shape),
-        Pattern(reach.row, reach.col, groups.entries.shape),
-    )
+    return Blocks(groups, dynamics, within, Pattern(reach.row, reach.col, groups.entries.shape))
 
 
 def estimated_reach(groups: Groups, dynamics: Pattern, order: int | None, sample: int = 8) -> tuple[float, float]:
@@ -176,15 +178,35 @@ def _within(reach: Pattern, dynamics: Pattern) -> Pattern:
 
 
 def _spread(reach: sp.csr_array[Any], dynamics: Pattern, order: int | None) -> sp.csr_array[Any]:
-    """What the rows of `reach` lead to within `order - 1` more steps."""
-    spread, steps = _csr(dynamics).T.tocsr(), 0
-    while (order is None or steps < order - 1) and reach.nnz < reach.shape[0] * reach.shape[1]:
+    """What the rows of `reach` lead to within `order - 1` more steps; within any number of them if it is None."""
+    spread = _csr(dynamics).T.tocsr()
+    return _closure(reach, spread) if order is None else _steps(reach, spread, order - 1)
+
+
+def _steps(reach: sp.csr_array[Any], spread: sp.csr_array[Any], steps: int) -> sp.csr_array[Any]:
+    """Row after row of `spread` added to what is reached, until nothing is new."""
+    for _ in range(steps):
+        if reach.nnz == reach.shape[0] * reach.shape[1]:
+            break
         wider = reach + _dot(reach, spread)
         wider.data[:] = 1
         if wider.nnz == reach.nnz:
             break
-        reach, steps = wider, steps + 1
+        reach = wider
     return reach
+
+
+def _closure(reach: sp.csr_array[Any], spread: sp.csr_array[Any]) -> sp.csr_array[Any]:
+    """Among strongly connected components, which are few beside the states, since within one all reach all."""
+    import scipy.sparse as sp
+    from scipy.sparse.csgraph import connected_components
+
+    count, component = connected_components(spread, directed=True, connection="strong")
+    states = np.arange(len(component))
+    members = sp.csr_array((np.ones(len(states)), (component, states)), shape=(count, len(states)))
+    between = members @ spread @ members.T
+    reached = _steps((reach @ members.T).tocsr(), between.tocsr(), count)
+    return (reached @ members).tocsr()
 
 
 def _csr(pattern: Pattern) -> sp.csr_array[Any]:
