@@ -213,6 +213,9 @@ def test_methods_are_compared_after_the_same_seconds():
     finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, slow], PLANNED, "level")
     assert finding.comparisons[0].holds  # after 3 seconds: 4 against 3
     assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 3", "yes")]
+    unseen = timed("B", [4.0, 8.0, 12.0], [3, 5, 7])  # nothing is known of it after 3 seconds but how it began
+    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, unseen], PLANNED, "level")
+    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 1", "yes")]
 
 
 def test_tables_of_ends_by_axis_and_by_the_clock():

@@ -9,8 +9,12 @@ from typing import Annotated, Literal
 import tyro
 
 from snapgrad.commands.sweep import RayAddress, check_arguments, refuse_failed, train
+from snapgrad.runs.options import CharsOptions
 from snapgrad.sweep import experiment as experiments
 from snapgrad.sweep.experiment import Experiment
+from snapgrad.sweep.results import missing, path_of, read
+from snapgrad.sweep.study import Study
+from snapgrad.tasks.corpora import corpus
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Reproduce:
     """ablations, copy, costs, influence, lm-dense, lm-sparse, pruning, rewiring, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
-    """smoke: seconds; small: hours on two cores; paper: the paper's own settings, for a big machine."""
+    """smoke: a minute or two; small: hours on two cores; paper: the paper's own settings, for a big machine."""
 
     draw: bool = False
     """Only draw, from the results that are there."""
@@ -48,27 +52,38 @@ class Reproduce:
         """Trains, then draws."""
         check_arguments(self.jobs, self.ray)
         chosen = [experiments.load(name) for name in (experiments.names() if self.name == "all" else [self.name])]
-        failed = [] if self.draw else self.train(chosen)
         from snapgrad.reproduction import markdown
 
         out = self.out or (Path("docs") if self.size == "small" else self.runs / self.size)
+        markdown.places(out)  # a wrong one is refused before anything is trained
+        failed = [] if self.draw else self.train(chosen)
         everything = [experiments.load(name) for name in experiments.names()]
-        for path in markdown.write(everything, self.size, self.results, out):
-            print(path)
+        if not failed or any(self.results.glob(f"*-{self.size}.json*")):  # else there is nothing to draw
+            for path in markdown.write(everything, self.size, self.results, out):
+                print(path)
         refuse_failed(failed)
 
     def train(self, chosen: list[Experiment]) -> list[str]:
         """All experiments at once, but those whose seconds are compared one after the other, with nothing beside."""
         from snapgrad.reproduction import costs, influence, measurements
 
+        studies = [one.study(self.size) for one in chosen if one.kind == "runs"]
+        if self.ray is None:
+            self._find_texts(studies)
         own = {"costs": costs.measure, "influence": influence.measure}  # those that are not made of runs
         for one in chosen:
             if one.kind in own:
                 measurements.carry_out(one, self.size, self.results, own[one.kind])
-        studies = [one.study(self.size) for one in chosen if one.kind == "runs"]
         together = [study for study in studies if not study.alone]
         failed = train(together, self.jobs, self.ray, self.results, self.runs) if together else []
         for study in studies:
             if study.alone:
                 failed += train([study], self.jobs or 1, self.ray, self.results, self.runs)
         return failed
+
+    def _find_texts(self, studies: list[Study]) -> None:
+        """Before runs look for them side by side: one that is missing is downloaded once, or refused once."""
+        waiting = [run for study in studies for run in missing(study, read(path_of(self.results, study.name)))]
+        wanted = [run.options for run in waiting if isinstance(run.options, CharsOptions)]
+        for text, folder in dict.fromkeys((options.corpus, options.data_dir) for options in wanted):
+            corpus(text, folder)

@@ -14,6 +14,8 @@ from snapgrad.reproduction.measured import Measured
 
 WIDTH = 28  # letters of a panel's title on one line
 FULL_UNROLL = ", full unroll"
+VARIANTS = ("-", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))  # lines of methods that share a colour
+AXES = {"update_every": "steps from update to update"}
 RULES = {"Fixed pattern": "#222222", "SET": "#33bbee", "Probe": "#cc3377"}  # by which patterns change
 
 
@@ -26,14 +28,15 @@ def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against:
     columns = min(columns, len(networks))
     rows = -(-len(networks) // columns)
     figure = Figure(figsize=(1.6 + 2.9 * columns, 0.9 + 2.5 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=metric == "level")
     for axes in grid.ravel()[len(networks) :]:
         axes.set_visible(False)
+    methods = list(dict.fromkeys(one.method for one in measured))
     drawn: dict[str, Any] = {}
     for axes, network in zip(grid.ravel(), networks, strict=False):
         for one in (one for one in measured if one.network == network):
             curve = one.curve(metric, against)
-            (line,) = axes.plot(curve.x, curve.mean, linewidth=1.6, **look(one.method))
+            (line,) = axes.plot(curve.x, curve.mean, linewidth=1.6, **look(one.method, methods))
             if len(one.runs) > 1:
                 axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, linewidth=0)
             drawn.setdefault(one.method, line)
@@ -47,10 +50,11 @@ def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against:
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap
         if metric == "level":
-            axes.set_ylim(bottom=0)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         else:
             axes.set_ylim(top=min(axes.get_ylim()[1], _ceiling(measured, metric)))
+    if metric == "level":
+        grid[0, 0].set_ylim(bottom=0)  # of all; set earlier, it would end the search for the top
     figure.supxlabel(X[against])
     figure.supylabel(NAMES[metric])
     figure.legend(list(drawn.values()), list(drawn), loc="outside right upper")
@@ -68,7 +72,7 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
     shades = list(dict.fromkeys(one.axes[lines] for one in measured))
     grid = figure.subplots(1, len(methods), squeeze=False, sharey=True)[0]
     for axes, method in zip(grid, methods, strict=True):
-        base = look(method)["color"]
+        base = look(method, methods)["color"]
         for number, shade in enumerate(shades):
             alike = [one for one in measured if one.method == method and one.axes[lines] == shade]
             at = [values.index(one.axes[axis]) for one in alike]
@@ -85,7 +89,8 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
                 capsize=2,
             )
         axes.set_xticks(range(len(values)), [str(value) for value in values])
-        axes.set(title=method, xlabel=axis.replace("_", " "))
+        axes.set(title=method, xlabel=AXES.get(axis, axis.replace("_", " ")))
+        axes.margins(x=0.1)
         axes.grid(True)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -127,11 +132,21 @@ def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) ->
     return figure
 
 
-def look(method: str) -> dict[str, Any]:
-    """Colour and line of a method."""
-    title = method.removesuffix(FULL_UNROLL).partition(",")[0]
-    whole = method.endswith(FULL_UNROLL) or method == "BPTT"
-    return {"color": (COLOURS | RULES)[title], "linestyle": (0, (4, 1.5)) if whole else "-"}
+def look(method: str, methods: Sequence[str]) -> dict[str, Any]:
+    """Colour and line of a method among those that are shown."""
+    if _whole(method):
+        return {"color": _colour(method), "linestyle": (0, (4, 1.5))}
+    alike = [other for other in methods if not _whole(other) and _colour(other) == _colour(method)]
+    return {"color": _colour(method), "linestyle": VARIANTS[alike.index(method) % len(VARIANTS)]}
+
+
+def _colour(method: str) -> str:
+    return (COLOURS | RULES)[method.removesuffix(FULL_UNROLL).partition(",")[0]]
+
+
+def _whole(method: str) -> bool:
+    """Whether it updates the weights at the end of a sequence only."""
+    return method.endswith(FULL_UNROLL) or method == "BPTT"
 
 
 def _ceiling(measured: Sequence[Measured], metric: str) -> float:

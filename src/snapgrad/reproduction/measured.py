@@ -84,8 +84,8 @@ def _worst(metric: str) -> float:
 def _at(run: Result, metric: str, places: np.ndarray, against: str = "tokens") -> np.ndarray:
     tokens, seconds, values = run.column(metric)
     x = tokens if against == "tokens" else seconds
-    if metric == "level":  # constant until it grows
-        return values[np.maximum(np.searchsorted(x, places, side="right") - 1, 0)]
+    if metric == "level":  # 1 at first, and constant until it grows
+        return np.concatenate([[1.0], values])[np.searchsorted(x, places, side="right")]
     return np.interp(places, x, values)
 
 

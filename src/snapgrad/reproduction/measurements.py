@@ -25,7 +25,14 @@ def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
 def read(folder: Path, experiment: Experiment, size: Size) -> Found | None:
     """The results, or None if there are none yet."""
     path = path_of(folder, experiment, size)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found["about"]  # written with the rest
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} must hold what `snapgrad reproduce {experiment.name}` measured ({error!r})") from None
+    return found
 
 
 def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Callable[[Experiment, Size], Found]) -> None:

@@ -71,6 +71,8 @@ def read(path: Path) -> Results:
         return {}
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             result = Result(**json.loads(line))
         except (ValueError, TypeError) as error:

@@ -22,11 +22,6 @@ class Planned:
     options: Options
 
     @property
-    def title(self) -> str:
-        """What it is called on a screen."""
-        return f"{self.network}, {self.method}, seed {self.options.seed}"
-
-    @property
     def identity(self) -> tuple[Any, ...]:
         """What it has in common with a result of the same run."""
         return identity(dataclasses.asdict(self.options), self.options)

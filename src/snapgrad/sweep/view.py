@@ -54,7 +54,7 @@ class View:
         trained = 0.0
         for job, study, run in running:
             if job.directory not in self._bars:
-                title = f"{study.name}: {run.title}"
+                title = f"{study.name}: {run.name}"
                 self._bars[job.directory] = self._progress.add_task(title, total=run.options.tokens, now="starting")
             if (record := job.record()) is not None:
                 tokens = min(record["tokens"], run.options.tokens)

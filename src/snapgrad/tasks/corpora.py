@@ -117,8 +117,9 @@ def find_or_download(name: str, data_dir: Path) -> Path:
         urllib.request.urlretrieve(ARCHIVES[name].url, partial)
     except OSError as error:
         raise ValueError(
-            f"`corpus` must be in {data_dir / FOLDERS[name][0]} (wiki.train.tokens and wiki.valid.tokens, unpacked "
-            f"from {ARCHIVES[name].url}) where it cannot be downloaded ({error}), got {name!r}"
+            f"`corpus` must be unpacked from {ARCHIVES[name].url} to {data_dir / FOLDERS[name][0]} (wiki.train.tokens "
+            f"and wiki.valid.tokens), or to the same in a folder that ${DATA_DIR} names, where it cannot be downloaded "
+            f"({error}), got {name!r}"
         ) from None
     found = hashlib.md5(partial.read_bytes(), usedforsecurity=False).hexdigest()
     if found != ARCHIVES[name].md5:
