@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from programs import answer, as_in_a_program
+from studies import result, tiny
 
 from snapgrad.commands.reproduce import Reproduce
-from snapgrad.reproduction import claims, markdown, tables
-from snapgrad.reproduction.measured import Measured, measure
+from snapgrad.reproduction import markdown
+from snapgrad.runs import disk
 from snapgrad.runs.options import CopyOptions
-from snapgrad.sweep import experiment, local, process, results, runner
-from snapgrad.sweep.experiment import SIZES, Claim, Experiment
+from snapgrad.sweep import experiment, local, process, results, runner, view, worker
+from snapgrad.sweep.experiment import SIZES, Experiment
 from snapgrad.sweep.results import Result
 from snapgrad.sweep.study import Planned, identity
 
@@ -61,51 +63,13 @@ def test_a_run_that_two_processes_have_written_gives_no_result():
         results.of_run(run)
 
 
-def tiny(networks=None, methods=("BPTT", "SnAp-1"), **size) -> Experiment:
-    """Two methods on one network, three learning rates to choose from, three seeds."""
-    return Experiment(
-        "x",
-        {
-            "title": "A title",
-            "source": "nowhere",
-            "task": "copy",
-            "networks": networks or {"one": {"units": 8}},
-            "methods": {
-                "BPTT": {"algorithm": "bptt", "update_every": "sequence"},
-                "SnAp-1": {"algorithm": "snap", "order": 1},
-            },
-            "smoke": {
-                "seeds": 3,
-                "tokens": 100,
-                "scaled": "small",
-                "runs": [
-                    {
-                        "networks": ["one"] if networks is None else list(networks),
-                        "methods": list(methods),
-                        "select": "learning_rate",
-                        "learning_rate": [1e-3, 1e-2, 1e-4],
-                        **size,
-                    }
-                ],
-            },
-        },
-    )
-
-
-def result(run, level, status="finished", bits=1.0) -> Result:
-    options = {name: value for name, value in dataclasses.asdict(run.options).items() if value is not None}
-    final = {"tokens": 100, "updates": 7, "seconds": 2.0, "level": level, "bits": bits}
-    curve = {"tokens": [50, 100], "seconds": [1.0, 2.0], "level": [1, level], "bits": [None, bits]}
-    return Result("copy", options, status, final, curve, {"processor": "a machine", "instructions": "avx2"})
-
-
 def test_other_seeds_wait_for_the_choice():
     one, found = tiny(), {}
     first = results.missing(one.study("smoke"), found)
     assert [(run.method, run.options.learning_rate, run.options.seed) for run in first] == [
         (method, rate, 0) for method in ("BPTT", "SnAp-1") for rate in (1e-3, 1e-2, 1e-4)
     ]
-    assert results.expected(one.study("smoke")) == 2 * (3 + 2)
+    assert len(results.asked(one.study("smoke"), found)[1]) == 2 * 2
     # 1e-2 is best for BPTT; of SnAp-1's two best the one with fewer bits; what diverged is never chosen.
     ends = {
         ("BPTT", 1e-3): 4,
@@ -130,7 +94,7 @@ def test_other_seeds_wait_for_the_choice():
     for run in results.missing(one.study("smoke"), found):
         found[run.identity] = result(run, 5)
     assert results.missing(one.study("smoke"), found) == []
-    assert len(found) == results.expected(one.study("smoke"))
+    assert results.asked(one.study("smoke"), found)[1] == []
 
 
 def test_results_go_through_a_file_and_a_new_option_finds_its_old_results(tmp_path):
@@ -147,102 +111,6 @@ def test_results_go_through_a_file_and_a_new_option_finds_its_old_results(tmp_pa
     path.write_text(path.read_text()[:-30])
     with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
         results.read(path)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "or_equal", "verdict"),
-    [
-        ([9, 10, 11], [5, 6, 7], False, "reproduced"),
-        ([9, 10, 11], [9, 9, 10], False, "not reproduced"),  # ahead, but not beyond the spread
-        ([9, 10, 11], [10, 10, 11], True, "reproduced"),
-        ([9, 9, 9], [10, 10, 10], True, "not reproduced"),
-    ],
-)
-def test_verdicts(ours, theirs, or_equal, verdict):
-    one, found = tiny(learning_rate=[1e-3]), {}
-    for choice, ends in zip(one.choices("smoke"), (theirs, ours), strict=True):
-        for run, level in zip(choice.series[0].runs, ends, strict=True):
-            found[run.identity] = result(run, level)
-    claim = Claim("It is said.", ("SnAp-1",), ("BPTT",), or_equal=or_equal)
-    planned = [("one", "BPTT"), ("one", "SnAp-1")]
-    measured = measure(one, "smoke", found)
-    assert claims.judge(claim, measured, planned, "level").verdict == verdict
-    planned += [("two", "BPTT"), ("two", "SnAp-1")]
-    finding = claims.judge(claim, measured, planned, "level")
-    assert finding.verdict == f"{verdict}, so far"
-    assert finding.evidence == f"{int(verdict == 'reproduced')} of 1 comparisons hold, 3 seeds, 1 still to be made"
-    assert claims.judge(claim, [], planned, "level").verdict == "not yet measured"
-    asked = dataclasses.replace(claim, question=True)
-    answer = {"reproduced": "yes", "not reproduced": "no"}[verdict]
-    assert claims.judge(asked, measured, planned[:2], "level").verdict == answer
-
-
-PLANNED = [("one", "A"), ("one", "B")]
-
-
-def test_fewer_bits_are_better_and_what_diverged_is_worst():
-    def measured(method, *bits):
-        runs = tuple(
-            Result("chars", {"tokens": 9}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {})
-            for b in bits
-        )
-        return Measured("one", method, {}, runs, len(runs))
-
-    claim = Claim("It is said.", ("A",), ("B",))
-    both = [measured("A", 1.0, 1.1), measured("B", 2.0, 2.1)]
-    assert claims.judge(claim, both, PLANNED, "valid_bits").verdict == "reproduced"
-    assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
-    assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
-    by_plan = claims.judge(claim, [both[0], measured("B", 2.0)], PLANNED, "valid_bits")
-    assert (by_plan.verdict, by_plan.evidence) == ("reproduced", "1 of 1 comparisons hold, 1 to 2 seeds")
-    begun = [dataclasses.replace(one, wanted=3) for one in (measured("A", 1.0), measured("B", 2.0))]
-    finding = claims.judge(claim, begun, PLANNED, "valid_bits")
-    assert (finding.verdict, finding.evidence) == ("reproduced, so far", "1 of 1 comparisons hold, 1 seed")
-
-
-def timed(method, seconds, levels, **axes):
-    curve = {"tokens": [3, 6, 9], "seconds": seconds, "level": levels}
-    final = {"tokens": 9, "updates": 3, "seconds": seconds[-1], "level": levels[-1]}
-    return Measured("one", method, axes, (Result("copy", {"tokens": 9}, "finished", final, curve, {}),), 1)
-
-
-def test_methods_are_compared_after_the_same_seconds():
-    quick, slow = timed("A", [1.0, 2.0, 3.0], [2, 3, 4]), timed("B", [2.0, 4.0, 6.0], [3, 5, 7])
-    claim = Claim("It is said.", ("A",), ("B",))
-    assert not claims.judge(claim, [quick, slow], PLANNED, "level").comparisons[0].holds  # 4 against 7
-    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, slow], PLANNED, "level")
-    assert finding.comparisons[0].holds  # after 3 seconds: 4 against 3
-    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 3", "yes")]
-    unseen = timed("B", [4.0, 8.0, 12.0], [3, 5, 7])  # nothing is known of it after 3 seconds but how it began
-    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, unseen], PLANNED, "level")
-    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 1", "yes")]
-
-
-def test_tables_of_ends_by_axis_and_by_the_clock():
-    by_clock = tables.results(
-        Experiment("wide", {"task": "copy", "figure": "seconds"}),
-        [timed("BPTT", [2.0, 4.0, 6.0], [3, 5, 7]), timed("SnAp-1", [1.0, 2.0, 3.0], [2, 3, 5])],
-    )[1]
-    assert by_clock.rows == [("one: BPTT", "6", "1.00", "5", "4.0"), ("one: SnAp-1", "3", "0.50", "5", "3.0")]
-    measured = [timed("A", [1.0, 2.0, 3.0], [2, 3, end], every=n, rate=0.1) for n, end in ((1, 5), ("sequence", 4))]
-    measured.append(dataclasses.replace(timed("B", [1.0, 2.0, 3.0], [2, 3, 6], every=1, rate=0.1), wanted=2))
-    content = {"task": "copy", "figure": "ends", "axes": ["every", "rate"]}
-    (by_axis,) = tables.results(Experiment("staleness", content), measured)
-    assert by_axis.columns == ("L reached by", "rate", "every 1", "every sequence")
-    assert by_axis.rows == [("A", "0.1", "5", "4"), ("B", "0.1", "6 †", "")]
-
-
-def test_runs_of_different_length_are_compared_where_both_have_been():
-    def measured(method, tokens, *bits):
-        curve = {"tokens": [3, 6, 9][: len(bits)], "seconds": [1.0] * len(bits), "valid_bits": list(bits)}
-        run = Result("chars", {"tokens": tokens}, "finished", {"valid_bits": bits[-1]}, curve, {})
-        return Measured("one", method, {}, (run,), 1)
-
-    short, long = measured("A", 6, 3.0, 2.0), measured("B", 9, 4.0, 2.5, 1.0)
-    finding = claims.judge(Claim("It is said.", ("A",), ("B",)), [short, long], PLANNED, "valid_bits")
-    (comparison,) = finding.comparisons
-    assert comparison.holds  # at 6 tokens: 2.0 against 2.5
-    assert (comparison.amount, comparison.difference) == (6, 0.5)
 
 
 class Recorded:
@@ -314,14 +182,16 @@ def test_a_run_of_two_experiments_is_trained_once(tmp_path):
     assert len(sweep.missing()) == 2  # first seeds of two methods
     run = results.missing(one.study("smoke"), {})[0]
     results.write(results.path_of(tmp_path, "x-smoke"), [result(run, 4)])
+    (tmp_path / "somebody's.jsonl").write_text('{"not": "a result"}\n')
+    sweep.take_over()
     assert run.identity not in {planned.identity for _, planned in sweep.missing()}
     assert run.identity in results.read(results.path_of(tmp_path, "y-smoke"))
-    alone = Experiment("z", {**two.content, "smoke": {**two.content["smoke"], "jobs": 1}})
+    alone = Experiment("z", {**two.content, "smoke": {**two.content["smoke"], "alone": True}})
     assert sweep.collected(alone.study("smoke")) == {}
 
 
 class Silent:
-    def show(self, waiting, running): ...
+    def show(self, waiting, later, running): ...
     def ended(self, experiment, run, result): ...
     def say(self, sentence): ...
 
@@ -390,7 +260,7 @@ def test_every_smoke_passes_and_is_drawn(tmp_path, monkeypatch):
 
 def assert_whole(one, folder):
     found = results.read(results.path_of(folder / "results", f"{one.name}-smoke"))
-    assert len(found) == results.expected(one.study("smoke"))
+    assert results.asked(one.study("smoke"), found)[1] == []
     assert {r.status for r in found.values()} == {"finished"}
 
 
@@ -403,10 +273,6 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path):
     begun = {path: path.stat().st_ino for path in runs.rglob("config.toml")}
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    deadline = time.monotonic() + 60
-    while any(_alive(name) for name in runs.rglob("lock")):  # its workers end with it
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
     whole = program(tmp_path, "reproduce", "rewiring", "--size", "smoke")
     _, err = whole.communicate(timeout=900)
     assert whole.returncode == 0, err
@@ -415,15 +281,95 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path):
     assert {path: path.stat().st_ino for path in begun} == begun
 
 
-def _alive(lock) -> bool:
-    import fcntl
+def test_what_a_dead_worker_holds_is_waited_for(tmp_path):
+    with disk.locked(tmp_path / "lock", "held"):
+        begun = time.monotonic()
+        worker.await_release(tmp_path, patience=0.5)
+        assert time.monotonic() - begun >= 0.5  # somebody else is training it: the run itself refuses
+        waiting = threading.Thread(target=worker.await_release, args=(tmp_path,))
+        waiting.start()
+        waiting.join(timeout=0.5)
+        assert waiting.is_alive()
+    waiting.join(timeout=60)
+    assert not waiting.is_alive()
 
-    with open(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+
+def test_a_second_sweep_of_the_same_results_is_refused(tmp_path):
+    sweep = runner.Sweep([tiny(learning_rate=[1e-3]).study("smoke")], tmp_path / "results", tmp_path / "runs")
+
+    class Meanwhile(Silent):
+        def show(self, waiting, later, running):
+            with pytest.raises(ValueError, match=r"another process is carrying out x-smoke in .*results"):
+                runner.carry_out(sweep, Recorded({}), Silent())
+
+    assert runner.carry_out(sweep, Recorded({}), Meanwhile()) == []
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["x-smoke.jsonl"]  # and no lock is left
+    assert runner.carry_out(sweep, Recorded({}), Silent()) == []
+
+
+def test_the_time_left_counts_what_is_trained_here(monkeypatch):
+    """A run that was at 90 % when it was resumed tells nothing of the speed with that; seeds to come count."""
+    clock = [0.0]
+    monkeypatch.setattr(view.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(view.estimate, "seconds", lambda options: 100.0)
+    runs = results.missing(tiny(learning_rate=[1e-3]).study("smoke"), {})
+    record = {"tokens": 90, "tokens_per_second": 1.0}
+    job = SimpleNamespace(directory=Path("one"), record=lambda: record)
+    study = SimpleNamespace(name="x")
+    shown = view.View(4, 0)
+    shown._progress.disable = False
+    with shown:
+        shown.show([(study, run) for run in runs], 200.0, [(job, study, runs[0])])
+        clock[0], record["tokens"] = 10.0, 95  # 5 of 100 estimated seconds in 10 of the clock
+        shown.show([(study, run) for run in runs], 200.0, [(job, study, runs[0])])
+        (whole,) = (task for task in shown._progress.tasks if task.description == "4 runs")
+        assert whole.fields["now"] == "about 10 min left"  # 5 + 100 + 200 estimated seconds, at half of their speed
+        clock[0] = 20.0
+        shown.ended(study, runs[0], result(runs[0], 3))
+        shown.show([(study, runs[1])], 200.0, [])
+        assert whole.fields["now"] == "about 10 min left"  # 300, at 10 in 20
+
+
+def test_two_runs_get_cores_of_their_own(monkeypatch):
+    monkeypatch.setattr(local.machine, "cores", lambda: [0, 1, 2, 3])
+    codes = {}
+
+    def started(directory, options, cores):
+        return SimpleNamespace(cores=cores, code=lambda: codes.get(directory))
+
+    monkeypatch.setattr(local, "RunProcess", started)
+    executor = local.LocalExecutor(2)
+    for name in ("one", "two"):
+        executor.start(name, None)
+    assert [job.cores for job in executor.running] == [(0, 2), (1, 3)]
+    codes["one"] = 0
+    assert [job.cores for job in executor.ended()] == [(0, 2)]
+    executor.start("three", None)
+    assert [job.cores for job in executor.running] == [(1, 3), (0, 2)]
+
+
+def test_a_run_that_diverged_has_a_result_too(tmp_path):
+    study = tiny(learning_rate=[1e-3], seeds=1).study("smoke")
+    sweep = runner.Sweep([study], tmp_path, tmp_path / "runs")
+    assert runner.carry_out(sweep, Recorded({"bptt": [1]}), Silent()) == []  # as the exit code of a run says it
+    assert len(results.read(results.path_of(tmp_path, "x-smoke"))) == 2
+
+
+def test_the_best_of_a_choice_has_the_fewest_bits():
+    (choice,) = tiny(methods=["BPTT"]).choices("smoke")
+    bits = dict(zip((series.runs[0].identity for series in choice.series), (2.0, 1.5, 3.0), strict=True))
+    found = {key: Result("chars", {}, "finished", {"valid_bits": value}, {}, {}) for key, value in bits.items()}
+    assert dict(results.best(choice, found, "valid_bits").axes) == {"learning_rate": 1e-2}
+
+
+def test_validations_are_kept_between_other_records():
+    records = [{"tokens": n, "seconds": float(n), "bits": 1.0} for n in range(1, 1001)]
+    for n in (123, 777):
+        records[n - 1]["valid_bits"] = 2.0
+    curve = results._thinned(records)
+    assert [t for t, v in zip(curve["tokens"], curve["valid_bits"], strict=True) if v is not None] == [123, 777]
+    assert len(curve["tokens"]) == results.POINTS + 2
+    assert (curve["tokens"][0], curve["tokens"][-1]) == (1, 1000)
 
 
 def test_a_curve_is_thinned_and_keeps_its_end():

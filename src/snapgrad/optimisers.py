@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import warnings
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def parse(text: str) -> Call:
         values = {word.arg: ast.literal_eval(word.value) for word in given}
     except (SyntaxError, ValueError):
         raise ValueError(wanted) from None
-    known = [name for name in dir(optax) if not name.startswith(("_", "scale_by")) and _takes_rate(name)]
+    known = _known()
     if function.id not in known:
         raise ValueError(
             f"`optimiser` must name an optimiser of Optax that takes a learning rate, got {function.id!r}"
@@ -58,6 +59,11 @@ def parse(text: str) -> Call:
                 f"`optimiser` must have arguments that {function.id} takes ({', '.join(takes)}), got {name!r}"
             )
     return Call(function.id, values)  # type: ignore[arg-type]  # `**` has no name, and is refused as unknown
+
+
+@functools.cache
+def _known() -> list[str]:
+    return [name for name in dir(optax) if not name.startswith(("_", "scale_by")) and _takes_rate(name)]
 
 
 def make(call: Call, rate: Any) -> optax.GradientTransformation:

@@ -31,13 +31,16 @@ class Reproduce:
     """smoke: a minute or two; small: hours on two cores; paper: the paper's own settings, for a big machine."""
 
     draw: bool = False
-    """Only draw, from the results that are there."""
+    """Only draw, whatever the name, everything that has results."""
 
     jobs: int | None = None
-    """Runs at once; by default one a core, or one at a time where seconds are compared."""
+    """Runs at once; by default one a core. Where seconds are compared it is always one."""
 
     ray: RayAddress = None
-    """Train on the Ray cluster at HOST:PORT that this machine is part of; without an address, on a new one here."""
+    """Train on the Ray cluster at HOST:PORT that this machine is part of; without an address, on a new one here.
+
+    What is compared by its seconds is trained on this machine all the same.
+    """
 
     results: Path = Path("results")
     """Where results are kept, a line for every run."""
@@ -78,7 +81,7 @@ class Reproduce:
         failed = train(together, self.jobs, self.ray, self.results, self.runs) if together else []
         for study in studies:
             if study.alone:
-                failed += train([study], self.jobs or 1, self.ray, self.results, self.runs)
+                failed += train([study], 1, None, self.results, self.runs)
         return failed
 
     def _find_texts(self, studies: list[Study]) -> None:

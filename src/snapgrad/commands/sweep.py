@@ -62,9 +62,10 @@ def train(
 ) -> list[str]:
     """Trains what these studies have no result of yet, on this machine or on a cluster. Returns what failed."""
     sweep = Sweep(studies, results_in, runs_in)
-    total = sum(results.expected(study) for study in studies)
-    waiting = len(sweep.missing())  # also takes over what another study has trained
+    total, done = sweep.progress()
+    waiting = len(sweep.missing())
     if not waiting:
+        sweep.take_over()
         return []
     executor: Executor
     if ray is None:
@@ -75,8 +76,6 @@ def train(
         at_once = f"on {executor.described}"
     names = ", ".join(study.name for study in studies)
     Console(stderr=True, highlight=False).print(f"{names}: {total} runs, {waiting} can start now, {at_once}")
-    planned = {run.identity for study in studies for run in study.planned}
-    done = sum(len(planned & sweep.collected(study).keys()) for study in studies)
     with View(total, done) as view:
         return carry_out(sweep, executor, view)
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from snapgrad.report.mean import Curve, mean
 from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.disk import Record
 from snapgrad.runs.label import label
 from snapgrad.runs.options import Options
 
-POINTS = 400  # of a curve
-FEW = 12  # records
 MAY_DIFFER = ("seed", "log_every", "checkpoint_every", "tensorboard", "validate_every", "data_dir")  # in a series
 IN_LABEL = ("algorithm", "order", "update_every", "rewire", "prune")  # what `label` says
 
@@ -33,15 +32,6 @@ class Run(NamedTuple):
         """Tokens, seconds and values of the records that have this value."""
         rows = [(r["tokens"], r["seconds"], r[name]) for r in self.records if r.get(name) is not None]
         return tuple(np.array(rows, float).reshape(-1, 3).T)  # type: ignore[return-value]
-
-
-class Curve(NamedTuple):
-    """A series against tokens or seconds: the mean over its seeds, and the range."""
-
-    x: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,22 +53,9 @@ class Series:
         return np.array([v[-n:].mean() for v, n in zip(values, last, strict=True)])
 
     def curve(self, metric: str, against: str) -> Curve:
-        """The metric against "tokens" or "seconds", where all runs have records.
-
-        A run whose records do not overlap with the others' (it was stopped early) is left out of the curve.
-        """
-        columns = sorted((run.column(metric) for run in self.runs), key=lambda column: -len(column[0]))
-        xs = [tokens if against == "tokens" else seconds for tokens, seconds, _ in columns]
-        while len(xs) > 1 and max(x[0] for x in xs) >= min(x[-1] for x in xs):
-            columns, xs = columns[:-1], xs[:-1]
-        begin, end = max(x[0] for x in xs), min(x[-1] for x in xs)
-        # Where there are few records, only at those of the first run.
-        grid = np.linspace(begin, end, POINTS) if len(xs[0]) > FEW else np.unique(np.clip(xs[0], begin, end))
-        if metric == "level":  # constant until it grows
-            values = [v[np.searchsorted(x, grid, side="right") - 1] for x, (_, _, v) in zip(xs, columns, strict=True)]
-        else:
-            values = [np.interp(grid, x, v) for x, (_, _, v) in zip(xs, columns, strict=True)]
-        return Curve(grid, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))
+        """The metric against "tokens" or "seconds"."""
+        columns = [run.column(metric) for run in self.runs]
+        return mean([(column[0 if against == "tokens" else 1], column[2]) for column in columns], metric)
 
     def mean_of(self, name: str) -> float:
         """Mean over the runs of a value of their last record."""

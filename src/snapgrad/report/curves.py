@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from snapgrad.report.collect import FEW, Series
+from snapgrad.report.collect import Series
+from snapgrad.report.mean import FEW
 from snapgrad.report.style import colour, line
 
 NAMES = {

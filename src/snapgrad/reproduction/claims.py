@@ -46,8 +46,6 @@ class Comparison(NamedTuple):
     network: str
     better: Measured
     than: Measured
-    difference: float  # of the means; positive where the claim has it
-    spread: float
     holds: bool
     amount: float  # of what `claim.after` names
 
@@ -77,8 +75,12 @@ class Finding:
         if not held:
             return NOT_MEASURED
         found = verdict(held, ANSWERS if self.claim.question else VERDICTS)
-        complete = len(held) == self.planned and all(len(one.runs) == one.wanted for one in self._measured)
+        complete = len(held) == self.planned and all(one.complete for one in self._measured)
         return found if complete else f"{found}, so far"
+
+    def said(self, source: str) -> Said:
+        """A row of the page's summary; `source` is where the claim stands if it does not say so itself."""
+        return Said(self.claim.words, self.claim.source or source, self.verdict, self.evidence, self.claim.question)
 
     @property
     def _measured(self) -> list[Measured]:
@@ -113,6 +115,10 @@ def _compare(claim: Claim, network: str, better: Measured, than: Measured, metri
     a, b = better.after(metric, amount, claim.after), than.after(metric, amount, claim.after)
     # Where both diverge neither is ahead: infinity less infinity is no number.
     difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
-    spread = float(np.sqrt(sum(v.var(ddof=1) if len(v) > 1 and np.isfinite(v).all() else 0.0 for v in (a, b))))
-    holds = difference >= -max(spread, claim.within) if claim.or_equal else difference > spread
-    return Comparison(network, better, than, float(difference), spread, bool(holds), amount)
+    holds = difference >= -max(spread(a, b), claim.within) if claim.or_equal else difference > spread(a, b)
+    return Comparison(network, better, than, bool(holds and difference <= claim.at_most), amount)
+
+
+def spread(*groups: np.ndarray) -> float:
+    """Of a difference of means: the root of the sum of the sample variances."""
+    return float(np.sqrt(sum(v.var(ddof=1) for v in groups if len(v) > 1 and np.isfinite(v).all())))

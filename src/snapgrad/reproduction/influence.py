@@ -5,6 +5,8 @@ Of every seed what each order keeps at each step, of the first J itself.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from snapgrad.analysis import Influence
 from snapgrad.report.hinton import hinton
 from snapgrad.report.tables import Table, spread
 from snapgrad.reproduction.claims import Said, unmeasured, verdict
+from snapgrad.reproduction.claims import spread as spread_of
 from snapgrad.reproduction.measurements import Found
 from snapgrad.runs.build import build
 from snapgrad.runs.options import CopyOptions
@@ -24,9 +27,13 @@ ORDERS = (1, 2)
 SEQUENCES = 16  # that magnitudes are averaged over
 
 
-def measure(experiment: Experiment, size: Size) -> Found:
-    """Trains and analyses."""
-    return {"seeds": [_analysed(experiment, size, seed) for seed in range(experiment.content[size]["seeds"])]}
+def measure(experiment: Experiment, size: Size, found: Found) -> Iterator[Found]:
+    """Trains and analyses, seed by seed."""
+    seeds, wanted = list(found.get("seeds", [])), experiment.content[size]["seeds"]
+    for seed in range(len(seeds), wanted):
+        print(f"{experiment.name}-{size}: seed {seed + 1} of {wanted}", file=sys.stderr)
+        seeds.append(_analysed(experiment, size, seed))
+        yield {"seeds": seeds}
 
 
 def _analysed(experiment: Experiment, size: Size, seed: int) -> dict[str, Any]:
@@ -61,16 +68,17 @@ def _orders(cell: Any, params: Any) -> list[list[int]]:
 
 
 def said(experiment: Experiment, found: Found | None) -> list[Said]:
-    """Whether what is kept of the magnitude becomes less from the first look to the mean of the later ones."""
+    """Whether the share of the magnitude that is kept falls from the first look to the mean of the later ones."""
     words = experiment.content["words"]
     if found is None:
         return [unmeasured(words, experiment.source)]
     falls: list[bool] = []
     for number in range(len(ORDERS)):
         shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
-        falls += list(shares[1:].mean(axis=0) < shares[0])
+        first, later = shares[0], shares[1:].mean(axis=0)
+        falls.append(bool(first.mean() - later.mean() > spread_of(first, later)))
     seeds = len(found["seeds"])
-    evidence = f"{sum(falls)} of {len(falls)} networks and orders keep less later, {seeds} seed{'s' * (seeds > 1)}"
+    evidence = f"{sum(falls)} of {len(falls)} orders keep a smaller share later, {seeds} seed{'s' * (seeds > 1)}"
     return [Said(words, experiment.source, verdict(falls), evidence)]
 
 

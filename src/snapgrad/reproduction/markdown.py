@@ -15,7 +15,7 @@ from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.reproduction.measurements import Found
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
-from snapgrad.sweep.results import Results
+from snapgrad.sweep.results import Result, Results
 
 TITLE = "# Results: the paper reproduced"
 HEAD = f"""{TITLE}
@@ -73,7 +73,7 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
             measured = measure(experiment, size, found)
             planned = [(one.network, one.method) for choice in experiment.choices(size) for one in choice.series]
             findings = [judge(claim, measured, planned, experiment.metric) for claim in experiment.claims]
-            said += [Said(f.claim.words, experiment.source, f.verdict, f.evidence, f.claim.question) for f in findings]
+            said += [finding.said(experiment.source) for finding in findings]
             if not measured:
                 continue
             if experiment.name == "copy":
@@ -150,7 +150,8 @@ def _influence_section(experiment: Experiment, size: Size, found: Found, said: S
     picture = f"![{experiment.title}](results/{experiment.name}.svg)"
     caption = (
         "J after one sequence, a square an entry, its area the magnitude; red is kept by SnAp-1, blue added by SnAp-2, "
-        "white dropped by both."
+        "white dropped by both. The table has the mean magnitude of the entries that an order keeps and, in brackets, "
+        "their share of all magnitude, which is what the claim is about."
     )
     return "\n\n".join(
         [*_head(experiment, size), picture, caption, table(influence.table(experiment, found)), *_heard(said), ""]
@@ -165,7 +166,8 @@ def _section(
     findings: Sequence[Finding],
     drawn: Sequence[Path],
 ) -> str:
-    parts = [*_head(experiment, size), _effort(found)]
+    planned = {run.identity for run in experiment.study(size).planned}
+    parts = [*_head(experiment, size), _effort([result for key, result in found.items() if key in planned])]
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
     shown = [table(one) for one in tables.results(experiment, measured)]
     parts += [*shown, *([tables.NOTE] if any(tables.MORE_TO_COME in one for one in shown) else [])]
@@ -181,7 +183,7 @@ def _section(
     return "\n\n".join(parts) + "\n"
 
 
-def _effort(found: Results) -> str:
-    hours = sum(result.final.get("seconds", 0.0) for result in found.values()) / 3600
-    machines = sorted({f"{r.about['processor']}, {r.about.get('instructions', 'portable')}" for r in found.values()})
+def _effort(found: Sequence[Result]) -> str:
+    hours = sum(result.final.get("seconds", 0.0) for result in found) / 3600
+    machines = sorted({f"{r.about['processor']}, {r.about.get('instructions', 'portable')}" for r in found})
     return f"{len(found)} runs, {hours:.1f} hours of training in all ({'; '.join(machines)})."

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from snapgrad.report.mean import Curve, mean
 from snapgrad.sweep import results
-from snapgrad.sweep.experiment import Experiment, Series, Size
+from snapgrad.sweep.experiment import Experiment, Size
 from snapgrad.sweep.results import Result, Results
-
-GRID = 120  # points of a mean curve
-
-
-class Curve(NamedTuple):
-    """A metric against tokens or seconds: the mean over the seeds, and their range."""
-
-    x: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -33,6 +22,12 @@ class Measured:
     axes: dict[str, Any]
     runs: tuple[Result, ...]  # of different seeds
     wanted: int  # how many there are to be
+    complete: bool  # whether they are all there, and what was to be tried for a choice
+
+    @property
+    def diverged(self) -> int:
+        """How many of its runs did."""
+        return sum(not _whole(run) for run in self.runs)
 
     @property
     def tokens(self) -> float:
@@ -66,11 +61,10 @@ class Measured:
         return float(np.mean(waits))
 
     def curve(self, metric: str, against: str = "tokens") -> Curve:
-        """Where all seeds have been measured."""
-        xs = [run.column(metric)[0 if against == "tokens" else 1] for run in self.runs]
-        grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), GRID)
-        values = [_at(run, metric, grid, against) for run in self.runs]
-        return Curve(grid, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))
+        """Where all seeds have been measured; those that diverged are left out if others did not."""
+        whole = [run for run in self.runs if _whole(run)] or self.runs
+        columns = [run.column(metric) for run in whole]
+        return mean([(column[0 if against == "tokens" else 1], column[2]) for column in columns], metric)
 
 
 def _whole(run: Result) -> bool:
@@ -93,14 +87,11 @@ def measure(experiment: Experiment, size: Size, found: Results) -> list[Measured
     """What an experiment's choices have come to; those without any result yet are left out."""
     shown = []
     for choice in experiment.choices(size):
-        tried = [series for series in choice.series if series.runs[0].identity in found]
+        tried = tuple(series for series in choice.series if series.runs[0].identity in found)
         if not tried:
             continue
-        chosen = tried[0] if len(tried) == 1 else results.best(_restricted(choice, tried), found, experiment.metric)
+        chosen = results.best(results.Choice(choice.option, tried), found, experiment.metric)
         runs = tuple(found[run.identity] for run in chosen.runs if run.identity in found)
-        shown.append(Measured(chosen.network, chosen.method, dict(chosen.axes), runs, len(chosen.runs)))
+        complete = results.decided(choice, found) and len(runs) == len(chosen.runs)
+        shown.append(Measured(chosen.network, chosen.method, dict(chosen.axes), runs, len(chosen.runs), complete))
     return shown
-
-
-def _restricted(choice: results.Choice, tried: Sequence[Series]) -> results.Choice:
-    return results.Choice(choice.option, tuple(tried))

@@ -1,12 +1,14 @@
 """Experiments that are not made of runs: each has code of its own, and one file of JSON for what it measured.
 
-results/influence-small.json     what was measured, and the machine it was measured on
+results/influence-small.json     what was measured, with which settings, and the machine it was measured on
+
+Beside it, while it is being measured, a file of what there is so far, so that one that was killed goes on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from snapgrad.files import write_whole
 from snapgrad.sweep.experiment import Experiment, Size
 
 Found = dict[str, Any]
+Measure = Callable[[Experiment, Size, Found], Iterator[Found]]  # what there is so far, from what there was
 
 
 def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
@@ -23,23 +26,45 @@ def path_of(folder: Path, experiment: Experiment, size: Size) -> Path:
 
 
 def read(folder: Path, experiment: Experiment, size: Size) -> Found | None:
-    """The results, or None if there are none yet."""
+    """The results, or None if there are none yet; refuses what was measured with other settings than are asked for."""
     path = path_of(folder, experiment, size)
     if not path.exists():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        found["about"]  # written with the rest
+        asked = found["asked"]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} must hold what `snapgrad reproduce {experiment.name}` measured ({error!r})") from None
-    return found
+    if asked != _asked(experiment, size):
+        raise ValueError(
+            f"{path} must be measured with the settings of {experiment.name}.toml, got others in it: "
+            "delete it to have them measured"
+        )
+    return dict(found)
 
 
-def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Callable[[Experiment, Size], Found]) -> None:
-    """Measures, if that has not been done."""
-    path = path_of(folder, experiment, size)
-    if path.exists():
+def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Measure) -> None:
+    """Measures what has not been measured."""
+    if read(folder, experiment, size) is not None:
         return
-    found = {**measure(experiment, size), "about": machine.describe()}
+    path = path_of(folder, experiment, size)
+    so_far = path.with_name(f".{path.name}.so-far")
+    asked = _asked(experiment, size)
+    begun = json.loads(so_far.read_text(encoding="utf-8")) if so_far.exists() else {}
+    found = begun if begun.get("asked") == asked else {}
     path.parent.mkdir(parents=True, exist_ok=True)
+    for found in measure(experiment, size, found):  # noqa: B020  it begins with what there was
+        _write(so_far, {**found, "asked": asked})
+    _write(path, {**found, "asked": asked, "about": machine.describe()})
+    so_far.unlink(missing_ok=True)
+
+
+def _asked(experiment: Experiment, size: Size) -> Found:
+    """What a measurement depends on, as JSON has it."""
+    settings = {name: value for name, value in experiment.content[size].items() if name != "scaled"}
+    shared = {name: experiment.content[name] for name in ("options", "networks") if name in experiment.content}
+    return dict(json.loads(json.dumps({"settings": settings, **shared})))
+
+
+def _write(path: Path, found: Found) -> None:
     write_whole(path, (json.dumps(found, separators=(",", ":")) + "\n").encode())

@@ -41,7 +41,7 @@ def text(copied: str, said: Sequence[Said]) -> str:
     unfinished = [one for one in claims if one.verdict not in VERDICTS]
     summary = (
         f"Of {len(claims)} claims of the paper {whole} are reproduced, {partly} in part and {none} not"
-        + (f"; of {len(unfinished)} measurements are still to come" if unfinished else "")
+        + (f" (for {len(unfinished)} of them runs are still to come)" if unfinished else "")
         + ": [docs/results.md](docs/results.md)."
     )
     note = [NOTE] if MORE_TO_COME in copied else []

@@ -13,7 +13,7 @@ from snapgrad.reproduction.measured import Measured
 from snapgrad.sweep.experiment import Experiment
 
 MORE_TO_COME = " †"
-NOTE = "† Not all seeds have been run yet."
+NOTE = "† Not everything has been run yet: seeds, or learning rates to choose from."
 
 
 def results(experiment: Experiment, measured: Sequence[Measured]) -> list[Table]:
@@ -30,7 +30,7 @@ def comparisons(finding: Finding, metric: str) -> Table:
     of = finding.claim.after
     rows: list[tuple[str, ...]] = []
     for c in finding.comparisons:
-        both = (f"{one.method}: {ends(one.after(metric, c.amount, of), metric)}" for one in (c.better, c.than))
+        both = (f"{one.method}: {_ends(one, one.after(metric, c.amount, of), metric)}" for one in (c.better, c.than))
         amount = (f"{c.amount:,.0f}",) if of == "seconds" else ()
         rows.append((c.network, *amount, *both, "yes" if c.holds else "no"))
     return Table("", "", ("network", *([of] if of == "seconds" else []), "", "", "holds"), rows)
@@ -49,7 +49,7 @@ def _every(experiment: Experiment, measured: Sequence[Measured]) -> Table:
         values = (_value(one.axes.get(name)) for name in axes)
         counts = (seeds, f"{one.tokens:,.0f}", f"{updates:,.0f}", f"{speed:,.0f}")
         printed = (f"{sizes[one.method]['printed']:.2f}",) if sizes else ()
-        rows.append((f"{one.network}: {one.method}", *values, ends(one.finals(metric), metric), *counts, *printed))
+        rows.append((f"{one.network}: {one.method}", *values, end(one, metric), *counts, *printed))
     heads = (name.replace("_", " ") for name in axes)
     columns = ("network and method", *heads, HEADINGS[metric], "seeds", "tokens", "updates", "tokens / s")
     return Table("", "", (*columns, "printed") if sizes else columns, rows)
@@ -83,8 +83,17 @@ def _by_clock(measured: Sequence[Measured]) -> Table:
 
 
 def end(one: Measured, metric: str) -> str:
-    """How a series ended, with a mark where seeds are missing."""
-    return ends(one.finals(metric), metric) + (MORE_TO_COME if len(one.runs) < one.wanted else "")
+    """How a series ended, with a mark where something is missing."""
+    return _ends(one, one.finals(metric), metric) + ("" if one.complete else MORE_TO_COME)
+
+
+def _ends(one: Measured, values: np.ndarray, metric: str) -> str:
+    """Mean and spread of the seeds that did not diverge, and how many did."""
+    whole = values[np.isfinite(values)] if metric != "level" else values[values > 0]
+    if not one.diverged or len(whole) == len(values):
+        return ends(values, metric)
+    apart = f"{one.diverged} of {len(values)} diverged"
+    return f"{ends(whole, metric)}, {apart}" if len(whole) else apart
 
 
 def _value(value: Any) -> str:

@@ -24,7 +24,6 @@ from snapgrad.sweep.process import RunProcess
 from snapgrad.sweep.results import Result
 
 LOOK_EVERY = 0.2  # seconds, of a task at its process
-PATIENCE = 120  # seconds that a task waits for a dead worker's process to write its last checkpoint
 CONNECT = 5  # seconds
 KILLED, STOPPED = -9, 143
 ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
@@ -43,9 +42,6 @@ def train(directory: Path, options: Options) -> Iterator[Record | Ending]:
     """The task: records while the run is trained, then its ending."""
     process = None
     try:
-        if not _released(directory):
-            yield Ending(KILLED, "the process of a worker that died still holds the run")
-            return
         process = RunProcess(directory, options, machine.cores(), threads=1)
         shown = None
         while (code := process.code()) is None:
@@ -59,20 +55,6 @@ def train(directory: Path, options: Options) -> Iterator[Record | Ending]:
         if process is not None:
             process.terminate()  # where the task is cancelled
             process.wait()
-
-
-def _released(directory: Path) -> bool:
-    """Waits for the process of a worker that died: it holds the run until it has written a last checkpoint."""
-    deadline = time.monotonic() + PATIENCE
-    while (directory / "lock").exists():
-        try:
-            with disk.locked(directory / "lock", "held"):
-                return True
-        except ValueError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(LOOK_EVERY)
-    return True
 
 
 @dataclass

@@ -40,9 +40,11 @@ class Claim:
     pairwise: bool = False  # the first than the first, the second than the second; otherwise each than each
     or_equal: bool = False  # at least as good is enough
     within: float = 0.0  # how far behind still counts as equal, beside the spread
+    at_most: float = float("inf")  # how far ahead
     after: Literal["tokens", "seconds"] = "tokens"  # as many of which both have had when they are compared
     networks: tuple[str, ...] = ()  # all of them, if none is named
     question: bool = False  # one of our own, that is answered and not reproduced
+    source: str = ""  # where the paper says it, if not where the experiment is from
     comment: str = ""  # what we make of it
 
 
@@ -89,11 +91,11 @@ class Experiment:
             for network in claim.networks or self.content["networks"]
             for method in (*claim.better, *claim.than)
         }
-        alone = self.settings(size).get("jobs") == 1
+        alone = bool(self.settings(size).get("alone"))
         return Study(f"{self.name}-{size}", self.choices(size), self.metric, frozenset(claimed), alone)
 
     def settings(self, size: Size) -> dict[str, Any]:
-        """What a size says beside its runs: "seeds", "jobs", "scaled" and the options that all its runs share."""
+        """What a size says beside its runs: "seeds", "alone", "scaled" and the options that all its runs share."""
         return {name: value for name, value in self.content[size].items() if name != "runs"}
 
     def choices(self, size: Size) -> tuple[Choice, ...]:
@@ -104,7 +106,7 @@ class Experiment:
         common = {**self.settings(size), **entry}
         select, seeds = common.pop("select", None), common.pop("seeds")
         networks, methods = common.pop("networks"), common.pop("methods")
-        common.pop("jobs", None)
+        common.pop("alone", None)
         common.pop("scaled", None)
         varied = {name: value for name, value in common.items() if isinstance(value, list) and name != select}
         fixed = {name: value for name, value in common.items() if not isinstance(value, list)}

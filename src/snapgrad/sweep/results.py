@@ -114,12 +114,11 @@ def _plain(options: Options) -> dict[str, Any]:
 
 
 def _thinned(records: Sequence[Record]) -> dict[str, list[Any]]:
-    """Evenly spaced records with the last one; between two of them training bits are averaged."""
+    """Evenly spaced records and validations, with the last ones; between two records training bits are averaged."""
     measured = [name for name in CURVES if any(record.get(name) is not None for record in records)]
     validated = [n for n, record in enumerate(records) if "valid_bits" in record]
     # Validations are rarer than records: none of them is dropped before there are too many.
-    pool = validated if validated else list(range(len(records)))
-    chosen = sorted({pool[round(at)] for at in np.linspace(0, len(pool) - 1, min(POINTS, len(pool)))}) if pool else []
+    chosen = sorted({*_spaced(range(len(records))), *_spaced(validated)})
     curve: dict[str, list[Any]] = {"tokens": [], "seconds": [], **{name: [] for name in measured}}
     before = -1
     for n in chosen:
@@ -136,6 +135,10 @@ def _thinned(records: Sequence[Record]) -> dict[str, list[Any]]:
     return curve
 
 
+def _spaced(pool: Sequence[int]) -> list[int]:
+    return [pool[round(at)] for at in np.linspace(0, len(pool) - 1, min(POINTS, len(pool)))]
+
+
 def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
@@ -143,17 +146,31 @@ def _rounded(value: float) -> float:
 # ---- what to do next, and what was chosen: functions of the results alone
 
 
-def missing(study: Study, results: Results) -> list[Planned]:
-    """The planned runs that can be started now: where something is selected, other seeds wait for the choice."""
-    runs = []
+def asked(study: Study, results: Results) -> tuple[list[Planned], list[Planned]]:
+    """The runs that the study asks for: those that can be started, and those that wait for a choice.
+
+    Which series the second will be of is not known: the first of each choice stands for it.
+    """
+    now: dict[Any, Planned] = {}
+    later: dict[Any, Planned] = {}
     for choice in study.choices:
         first = [series.runs[0] for series in choice.series]
-        runs += [run for run in first if run.identity not in results]
-        if all(run.identity in results for run in first):
-            chosen = best(choice, results, study.metric)
-            runs += [run for run in chosen.runs[1:] if run.identity not in results]
-    unique = {run.identity: run for run in runs}
-    return list(unique.values())
+        now |= {run.identity: run for run in first}
+        if decided(choice, results):
+            now |= {run.identity: run for run in best(choice, results, study.metric).runs}
+        else:
+            later |= {run.identity: run for run in choice.series[0].runs}
+    return list(now.values()), [run for key, run in later.items() if key not in now]
+
+
+def missing(study: Study, results: Results) -> list[Planned]:
+    """The planned runs that can be started now: where something is selected, other seeds wait for the choice."""
+    return [run for run in asked(study, results)[0] if run.identity not in results]
+
+
+def decided(choice: Choice, results: Results) -> bool:
+    """Whether everything has been tried that there is to choose from."""
+    return all(series.runs[0].identity in results for series in choice.series)
 
 
 def best(choice: Choice, results: Results, metric: str) -> Series:
@@ -168,12 +185,3 @@ def best(choice: Choice, results: Results, metric: str) -> Series:
         return (result.final["level"], bits) if metric == "level" else (-result.final[metric], bits)
 
     return max(choice.series, key=score)
-
-
-def expected(study: Study) -> int:
-    """How many runs it has in the end."""
-    everything: set[Any] = set()
-    for choice in study.choices:
-        first = [series.runs[0].identity for series in choice.series]
-        everything |= {*first, *((*first, run.options.seed) for run in choice.series[0].runs[1:])}
-    return len(everything)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
 from snapgrad.sweep.executor import Executor, Job
-from snapgrad.sweep.results import Result, Results, missing, path_of, read, write
+from snapgrad.sweep.results import Result, Results, asked, missing, path_of, read, write
 from snapgrad.sweep.study import Planned, Study
 from snapgrad.sweep.view import View
 
@@ -59,14 +60,34 @@ class Sweep:
         own = read(path_of(self.results, study.name))
         if study.alone:
             return own
+        planned = {run.identity for run in study.planned}
         others: Results = {}
         for path in self.results.glob("*.jsonl"):
-            others |= read(path)
-        planned = {run.identity for run in study.planned}
-        shared = {key: result for key, result in others.items() if key in planned - own.keys()}
-        if shared:
-            write(path_of(self.results, study.name), {**own, **shared}.values())
-        return {**own, **shared}
+            with suppress(ValueError):  # of somebody else
+                others |= read(path)
+        return own | {key: result for key, result in others.items() if key in planned - own.keys()}
+
+    def take_over(self) -> None:
+        """Writes down what other studies have trained that these ask for too."""
+        for study in self.studies:
+            found, path = self.collected(study), path_of(self.results, study.name)
+            if found.keys() - read(path).keys():
+                write(path, found.values())
+
+    def later(self) -> float:
+        """Estimated seconds of the runs that wait for a choice."""
+        waiting = {run.identity: run for one in self.studies for run in asked(one, self.collected(one))[1]}
+        return sum(estimate.seconds(run.options) for run in waiting.values())
+
+    def progress(self) -> tuple[int, int]:
+        """How many runs there are to be, and how many have a result."""
+        total, done = set(), set()
+        for study in self.studies:
+            found = self.collected(study)
+            wanted = {run.identity for runs in asked(study, found) for run in runs}
+            total |= wanted
+            done |= wanted & found.keys()
+        return len(total), len(done)
 
     def directory(self, study: Study, run: Planned) -> Path:
         """Of one run, wherever its process is started."""
@@ -82,9 +103,11 @@ def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
     failed: dict[Path, str] = {}
     active: dict[Path, tuple[Study, Planned]] = {}
     killed: Counter[Path] = Counter()
-    with stop_requests() as asked:  # runs of a terminal's process group hear of Ctrl-C themselves
-        waiting = sweep.missing()
-        while not asked:
+    # Runs of a terminal's process group hear of Ctrl-C themselves.
+    with _only_one(sweep), stop_requests() as stop:
+        sweep.take_over()
+        waiting, later = sweep.missing(), sweep.later()
+        while not stop:
             while executor.free and (next_one := _first(waiting, sweep, active, failed)) is not None:
                 directory = sweep.directory(*next_one)
                 try:
@@ -93,26 +116,40 @@ def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
                     _fail(view, *next_one, directory, f"error: {_words(error)}", failed)
                 else:
                     active[directory] = next_one
-            view.show(waiting, [(job, *active[job.directory]) for job in executor.running])
+            hopeful = [pair for pair in waiting if sweep.directory(*pair) not in failed]
+            view.show(hopeful, later, [(job, *active[job.directory]) for job in executor.running])
             ended = executor.ended()
             for job in ended:
                 _take(sweep, view, job, *active.pop(job.directory), failed, killed)
             if ended:
-                waiting = sweep.missing()
+                sweep.take_over()
+                waiting, later = sweep.missing(), sweep.later()
             elif not executor.running:
                 break
             else:
                 time.sleep(LOOK_EVERY)
-        if asked:
+        if stop:
             view.say("stopping; each run is written down first")
         executor.stop()
         for job in executor.ended():
             if job.code() not in ENDED:
                 continue  # it was stopped
             _take(sweep, view, job, *active.pop(job.directory), failed, killed)
-        if asked:
-            raise Interrupted("stopped; to go on, start it again in the same way", asked[0])
+        if stop:
+            raise Interrupted("stopped; to go on, start it again in the same way", stop[0])
     return list(failed.values())
+
+
+@contextmanager
+def _only_one(sweep: Sweep) -> Iterator[None]:
+    """Refuses a second process for the same results: each would write down its own, and lose those of the other."""
+    sweep.results.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        for study in sweep.studies:
+            path = sweep.results / f".{study.name}.lock"
+            held.enter_context(disk.locked(path, f"another process is carrying out {study.name} in {sweep.results}"))
+            held.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def _first(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
@@ -32,6 +33,7 @@ class View:
         self._total, self._done = total, done
         self._bars: dict[Path, TaskID] = {}
         self._begun, self._worked = time.monotonic(), 0.0  # estimated seconds of what has ended here
+        self._first: dict[Any, float] = {}  # by run: the share of it that was there when it was first seen
 
     def __enter__(self) -> View:
         self._progress.start()
@@ -45,13 +47,18 @@ class View:
         """A line above the bars."""
         self._progress.console.print(sentence, markup=False, soft_wrap=True)
 
-    def show(self, waiting: Sequence[tuple[Study, Planned]], running: Sequence[tuple[Job, Study, Planned]]) -> None:
-        """Where everything stands."""
+    def show(
+        self,
+        waiting: Sequence[tuple[Study, Planned]],
+        later: float,
+        running: Sequence[tuple[Job, Study, Planned]],
+    ) -> None:
+        """Where everything stands; `later` are estimated seconds of runs that wait for a choice."""
         if self._progress.disable:
             return
         for path in self._bars.keys() - {job.directory for job, _, _ in running}:
             self._progress.remove_task(self._bars.pop(path))
-        trained = 0.0
+        trained, worked = 0.0, self._worked
         for job, study, run in running:
             if job.directory not in self._bars:
                 title = f"{study.name}: {run.name}"
@@ -59,16 +66,18 @@ class View:
             if (record := job.record()) is not None:
                 tokens = min(record["tokens"], run.options.tokens)
                 self._progress.update(self._bars[job.directory], completed=tokens, now=brief(record))
-                trained += tokens / run.options.tokens * estimate.seconds(run.options)
-        ahead = sum(estimate.seconds(run.options) for _, run in waiting) - trained
-        speed = (self._worked + trained) / (time.monotonic() - self._begun)  # estimated seconds a second
-        left = f"about {_duration(ahead / speed)} left of what can start now" if speed > 0 else ""
+                share, cost = tokens / run.options.tokens, estimate.seconds(run.options)
+                trained += share * cost
+                worked += (share - self._first.setdefault(run.identity, share)) * cost
+        ahead = sum(estimate.seconds(run.options) for _, run in waiting) - trained + later
+        passed = time.monotonic() - self._begun  # for as many estimated seconds of work as `worked`
+        left = f"about {_duration(ahead * passed / worked)} left" if worked > 0 else ""
         self._progress.update(self._all, completed=self._done, now=left)
 
     def ended(self, study: Study, run: Planned, result: Result) -> None:
         """One more."""
         self._done += 1
-        self._worked += estimate.seconds(run.options)
+        self._worked += (1 - self._first.pop(run.identity, 0.0)) * estimate.seconds(run.options)
         finished = {"tokens_per_second": result.tokens_per_second, **result.final}
         outcome = brief(finished) if result.status == "finished" else result.status
         self.say(f"{self._done}/{self._total}  {study.name}: {run.name}: {outcome}")

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from pathlib import Path
+
+from snapgrad.runs import disk
+
+PATIENCE = 600  # seconds
+LOOK_EVERY = 0.2
 
 
 def main() -> None:
@@ -14,9 +21,22 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     _end_with(parent)
     sys.argv = ["snapgrad", *sys.argv[3:]]
+    if sys.argv[1] == "resume":
+        await_release(Path(sys.argv[2]))
     from snapgrad.cli import main
 
     main()
+
+
+def await_release(run: Path, patience: float = PATIENCE) -> None:
+    """Waits for the worker of a sweep that was killed: it holds the run until it has written a last checkpoint."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            with disk.locked(run / "lock", "held"):
+                return
+        except ValueError:
+            time.sleep(LOOK_EVERY)
 
 
 def _end_with(parent: int) -> None:

@@ -1,0 +1,253 @@
+"""Verdicts, tables and the page: what results say, and what is refused."""
+
+import dataclasses
+import json
+
+import pytest
+from studies import result, tiny
+
+from snapgrad.commands import reproduce
+from snapgrad.commands.reproduce import Reproduce
+from snapgrad.reproduction import claims, influence, markdown, measurements, tables
+from snapgrad.reproduction.measured import Measured, measure
+from snapgrad.sweep import results
+from snapgrad.sweep.experiment import Claim, Experiment
+from snapgrad.sweep.results import Result
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "or_equal", "verdict"),
+    [
+        ([9, 10, 11], [5, 6, 7], False, "reproduced"),
+        ([9, 10, 11], [9, 9, 10], False, "not reproduced"),  # ahead, but not beyond the spread
+        ([9, 10, 11], [10, 10, 11], True, "reproduced"),
+        ([9, 9, 9], [10, 10, 10], True, "not reproduced"),
+    ],
+)
+def test_verdicts(ours, theirs, or_equal, verdict):
+    one, found = tiny(learning_rate=[1e-3]), {}
+    for choice, ends in zip(one.choices("smoke"), (theirs, ours), strict=True):
+        for run, level in zip(choice.series[0].runs, ends, strict=True):
+            found[run.identity] = result(run, level)
+    claim = Claim("It is said.", ("SnAp-1",), ("BPTT",), or_equal=or_equal)
+    planned = [("one", "BPTT"), ("one", "SnAp-1")]
+    measured = measure(one, "smoke", found)
+    assert claims.judge(claim, measured, planned, "level").verdict == verdict
+    planned += [("two", "BPTT"), ("two", "SnAp-1")]
+    finding = claims.judge(claim, measured, planned, "level")
+    assert finding.verdict == f"{verdict}, so far"
+    assert finding.evidence == f"{int(verdict == 'reproduced')} of 1 comparisons hold, 3 seeds, 1 still to be made"
+    assert claims.judge(claim, [], planned, "level").verdict == "not yet measured"
+    asked = dataclasses.replace(claim, question=True)
+    answer = {"reproduced": "yes", "not reproduced": "no"}[verdict]
+    assert claims.judge(asked, measured, planned[:2], "level").verdict == answer
+
+
+PLANNED = [("one", "A"), ("one", "B")]
+
+
+def test_fewer_bits_are_better_and_what_diverged_is_worst():
+    def measured(method, *bits):
+        runs = tuple(
+            Result("chars", {"tokens": 9}, "finished" if b else "diverged", {"valid_bits": b} if b else {}, {}, {})
+            for b in bits
+        )
+        return Measured("one", method, {}, runs, len(runs), True)
+
+    claim = Claim("It is said.", ("A",), ("B",))
+    both = [measured("A", 1.0, 1.1), measured("B", 2.0, 2.1)]
+    assert claims.judge(claim, both, PLANNED, "valid_bits").verdict == "reproduced"
+    assert claims.judge(claim, [both[0], measured("B", 2.0, None)], PLANNED, "valid_bits").verdict == "reproduced"
+    assert claims.judge(claim, [measured("A", None, 1.0), both[1]], PLANNED, "valid_bits").verdict == "not reproduced"
+    by_plan = claims.judge(claim, [both[0], measured("B", 2.0)], PLANNED, "valid_bits")
+    assert (by_plan.verdict, by_plan.evidence) == ("reproduced", "1 of 1 comparisons hold, 1 to 2 seeds")
+    begun = [dataclasses.replace(one, wanted=3, complete=False) for one in (measured("A", 1.0), measured("B", 2.0))]
+    finding = claims.judge(claim, begun, PLANNED, "valid_bits")
+    assert (finding.verdict, finding.evidence) == ("reproduced, so far", "1 of 1 comparisons hold, 1 seed")
+
+
+def timed(method, seconds, levels, **axes):
+    curve = {"tokens": [3, 6, 9], "seconds": seconds, "level": levels}
+    final = {"tokens": 9, "updates": 3, "seconds": seconds[-1], "level": levels[-1]}
+    return Measured("one", method, axes, (Result("copy", {"tokens": 9}, "finished", final, curve, {}),), 1, True)
+
+
+def test_methods_are_compared_after_the_same_seconds():
+    quick, slow = timed("A", [1.0, 2.0, 3.0], [2, 3, 4]), timed("B", [2.0, 4.0, 6.0], [3, 5, 7])
+    claim = Claim("It is said.", ("A",), ("B",))
+    assert not claims.judge(claim, [quick, slow], PLANNED, "level").comparisons[0].holds  # 4 against 7
+    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, slow], PLANNED, "level")
+    assert finding.comparisons[0].holds  # after 3 seconds: 4 against 3
+    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 3", "yes")]
+    unseen = timed("B", [4.0, 8.0, 12.0], [3, 5, 7])  # nothing is known of it after 3 seconds but how it began
+    finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, unseen], PLANNED, "level")
+    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 1", "yes")]
+
+
+def test_tables_of_ends_by_axis_and_by_the_clock():
+    by_clock = tables.results(
+        Experiment("wide", {"task": "copy", "figure": "seconds"}),
+        [timed("BPTT", [2.0, 4.0, 6.0], [3, 5, 7]), timed("SnAp-1", [1.0, 2.0, 3.0], [2, 3, 5])],
+    )[1]
+    assert by_clock.rows == [("one: BPTT", "6", "1.00", "5", "4.0"), ("one: SnAp-1", "3", "0.50", "5", "3.0")]
+    measured = [timed("A", [1.0, 2.0, 3.0], [2, 3, end], every=n, rate=0.1) for n, end in ((1, 5), ("sequence", 4))]
+    measured.append(dataclasses.replace(timed("B", [1.0, 2.0, 3.0], [2, 3, 6], every=1, rate=0.1), complete=False))
+    content = {"task": "copy", "figure": "ends", "axes": ["every", "rate"]}
+    (by_axis,) = tables.results(Experiment("staleness", content), measured)
+    assert by_axis.columns == ("L reached by", "rate", "every 1", "every sequence")
+    assert by_axis.rows == [("A", "0.1", "5", "4"), ("B", "0.1", "6 †", "")]
+
+
+def test_runs_of_different_length_are_compared_where_both_have_been():
+    def measured(method, tokens, *bits):
+        curve = {"tokens": [3, 6, 9][: len(bits)], "seconds": [1.0] * len(bits), "valid_bits": list(bits)}
+        run = Result("chars", {"tokens": tokens}, "finished", {"valid_bits": bits[-1]}, curve, {})
+        return Measured("one", method, {}, (run,), 1, True)
+
+    short, long = measured("A", 6, 3.0, 2.0), measured("B", 9, 4.0, 2.5, 1.0)
+    finding = claims.judge(Claim("It is said.", ("A",), ("B",)), [short, long], PLANNED, "valid_bits")
+    (comparison,) = finding.comparisons
+    assert comparison.holds  # at 6 tokens: 2.0 against 2.5
+    assert comparison.amount == 6
+    assert tables.comparisons(finding, "valid_bits").rows == [("one", "A: 2.000", "B: 2.500", "yes")]
+
+
+def test_a_verdict_is_open_while_something_is_untried():
+    """Three seeds with one learning rate are not all there is to see where two are to be tried."""
+    one, found = tiny(learning_rate=[1e-3, 1e-2]), {}
+    for choice in one.choices("smoke"):
+        for run in choice.series[0].runs:
+            found[run.identity] = result(run, 9 if run.method == "SnAp-1" else 5)
+    claim = Claim("It is said.", ("SnAp-1",), ("BPTT",))
+    planned = [("one", "BPTT"), ("one", "SnAp-1")]
+    measured = measure(one, "smoke", found)
+    assert claims.judge(claim, measured, planned, "level").verdict == "reproduced, so far"
+    assert tables.end(measured[0], "level").endswith(tables.MORE_TO_COME)
+    for choice in one.choices("smoke"):
+        found[choice.series[1].runs[0].identity] = result(choice.series[1].runs[0], 1)
+    measured = measure(one, "smoke", found)
+    assert claims.judge(claim, measured, planned, "level").verdict == "reproduced"
+    assert tables.end(measured[0], "level") == "5.0 ± 0.0"
+
+
+def test_slightly_better_is_not_far_better():
+    both = [timed("A", [1.0, 2.0, 3.0], [1, 2, 5]), timed("B", [1.0, 2.0, 3.0], [1, 2, 3])]
+    for at_most, holds in ((2, True), (1, False)):
+        claim = Claim("It is said.", ("A",), ("B",), at_most=at_most)
+        assert claims.judge(claim, both, PLANNED, "level").comparisons[0].holds == holds
+
+
+def test_runs_that_diverged_are_told_and_drawn(tmp_path):
+    """Also one that has not been measured once."""
+    one, found = tiny(learning_rate=[1e-3]), []
+    for choice in one.choices("smoke"):
+        ends = [result(run, 5) for run in choice.series[0].runs]
+        if choice.series[0].method == "BPTT":
+            empty = {"tokens": [], "seconds": []}
+            ends[1] = dataclasses.replace(ends[1], status="diverged", curve=empty, final={"updates": 1, "seconds": 1.0})
+        found += ends
+    results.write(results.path_of(tmp_path, "x-smoke"), found)
+    markdown.write([one], "smoke", tmp_path, tmp_path / "docs")
+    page = (tmp_path / "docs/results.md").read_text()
+    assert "| one: BPTT | 0.001 | 5.0 ± 0.0, 1 of 3 diverged |" in page
+    assert "| one: SnAp-1 | 0.001 | 5.0 ± 0.0 |" in page
+
+
+def test_a_mean_curve_is_of_the_seeds_that_did_not_diverge():
+    whole, early = timed("A", [1.0, 2.0, 3.0], [2, 3, 4]), timed("A", [1.0], [9])
+    (diverged,) = (
+        dataclasses.replace(run, status="diverged", curve={**run.curve, "tokens": [3]}) for run in early.runs
+    )
+    curve = dataclasses.replace(whole, runs=(*whole.runs, diverged)).curve("level")
+    assert (curve.x[-1], curve.mean[-1]) == (9, 4)
+    assert len(dataclasses.replace(whole, runs=(diverged,)).curve("level").x) == 1
+
+
+class Broken(Exception):
+    """The process was killed."""
+
+
+def test_a_measurement_goes_on_and_is_refused_with_other_settings(tmp_path):
+    content = {"smoke": {"seeds": 3, "scaled": "small"}, "options": {"units": 8}}
+    one, made = Experiment("x", content), []
+
+    def killed(experiment, size, found):
+        seeds = found.get("seeds", [])
+        for seed in range(len(seeds), experiment.content[size]["seeds"]):
+            if len(made) == 2:
+                made.append("again")
+                raise Broken
+            made.append(seed)
+            yield {"seeds": (seeds := [*seeds, seed])}
+
+    with pytest.raises(Broken):
+        measurements.carry_out(one, "smoke", tmp_path, killed)
+    assert measurements.read(tmp_path, one, "smoke") is None
+    measurements.carry_out(one, "smoke", tmp_path, killed)
+    assert made == [0, 1, "again", 2]
+    assert measurements.read(tmp_path, one, "smoke")["seeds"] == [0, 1, 2]
+    measurements.carry_out(one, "smoke", tmp_path, killed)  # it is there
+    assert made == [0, 1, "again", 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["x-smoke.json"]
+    said = {**content, "smoke": {"seeds": 3, "scaled": "in other words"}}
+    assert measurements.read(tmp_path, Experiment("x", said), "smoke") is not None
+    for other in ({**content, "smoke": {"seeds": 4, "scaled": "small"}}, {**content, "options": {"units": 9}}):
+        with pytest.raises(ValueError, match=r"x-smoke\.json must be measured with the settings of x\.toml, got other"):
+            measurements.read(tmp_path, Experiment("x", other), "smoke")
+    for damaged in ("{", "{}", "[]"):
+        (tmp_path / "x-smoke.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"x-smoke\.json must hold what `snapgrad reproduce x` measured"):
+            measurements.read(tmp_path, one, "smoke")
+
+
+@pytest.mark.parametrize(("later", "verdict"), [(0.5, "reproduced"), (0.89, "not reproduced")])
+def test_what_snap_keeps_falls_beyond_the_spread_or_not(later, verdict):
+    def look(share):
+        return {"step": 1, "orders": [{"magnitude": share}, {"magnitude": share}]}
+
+    seeds = [{"snapshots": [look(0.9 + off), look(later + off), look(later)]} for off in (-0.05, 0.0, 0.05)]
+    one = Experiment("influence", {"words": "It falls.", "source": "figure 6"})
+    (said,) = influence.said(one, {"seeds": seeds})
+    assert said.verdict == verdict
+    assert said.evidence == f"{2 * (verdict == 'reproduced')} of 2 orders keep a smaller share later, 3 seeds"
+
+
+def test_what_is_compared_by_seconds_is_trained_alone(monkeypatch, tmp_path):
+    started = []
+
+    def train(studies, jobs, ray, results_in, runs_in):
+        started.append(([study.name for study in studies], jobs, ray))
+        return []
+
+    monkeypatch.setattr(reproduce, "train", train)
+    experiments = [dataclasses.replace(tiny(), name=name) for name in "abcd"]
+    for one in experiments[2:]:
+        one.content["smoke"]["alone"] = True
+    Reproduce("all", size="smoke", jobs=7, ray=("HOST:1",), results=tmp_path).train(experiments)
+    assert started == [(["a-smoke", "b-smoke"], 7, ("HOST:1",)), (["c-smoke"], 1, None), (["d-smoke"], 1, None)]
+
+
+def test_a_text_that_is_missing_is_said_once(monkeypatch, tmp_path):
+    def unreachable(*_):
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlretrieve", unreachable)
+    monkeypatch.setenv("SNAPGRAD_DATA", str(tmp_path / "texts"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"`corpus` must be unpacked from https.* to .*texts.*SNAPGRAD_DATA"):
+        Reproduce("lm-dense").run()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_out_that_cannot_be_written_is_refused_before_training(monkeypatch, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/results.md").write_text("my own")
+    monkeypatch.setattr(Reproduce, "train", lambda *_: pytest.fail("it trains"))
+    with pytest.raises(ValueError, match=r"`out` must be a folder without a results\.md of another kind"):
+        Reproduce("copy", size="smoke", out=tmp_path / "notes").run()
+
+
+def test_redrawing_knows_a_damaged_measurement_by_its_file(tmp_path):
+    (tmp_path / "influence-smoke.json").write_text(json.dumps({"seeds": []}))
+    with pytest.raises(ValueError, match=r"influence-smoke\.json must hold what"):
+        Reproduce("copy", size="smoke", draw=True, results=tmp_path, out=tmp_path / "docs").run()
