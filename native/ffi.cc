@@ -146,6 +146,18 @@ ffi::Error sampled_product(Held* held, ffi::ThreadPool threads, std::string_view
   });
 }
 
+ffi::Error transpose(ffi::ThreadPool threads, ffi::AnyBuffer x, Out out) {
+  return guarded([&] {
+    const ffi::DataType type = x.element_type();
+    const Type kind = arithmetic(type);
+    const int64_t rows = dimension("x", x, 2), cols = dimension("x", x, 1);
+    check_equal("x", check("x", x, type, {rows, cols}), 1);
+    check_equal("out", check("out", *out, type, {cols, rows}), 1);
+    XlaPool pool(threads);
+    kernels().transpose(kind, {rows, cols, x.untyped_data(), out->untyped_data()}, pool);
+  });
+}
+
 ffi::Error sums(Held* held, ffi::ThreadPool threads, std::string_view, ffi::AnyBuffer left, ffi::AnyBuffer right,
                 Out out) {
   return guarded([&] {
@@ -199,6 +211,7 @@ XLA_FFI_DEFINE_HANDLER(kCreditStep, credit_step,
 XLA_FFI_DEFINE_HANDLER(kProduct, product,
                        SNAPGRAD_BIND().Attr<bool>("transposed").Arg<Any>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSampledProduct, sampled_product, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
+XLA_FFI_DEFINE_HANDLER(kTranspose, transpose, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Any>().Ret<Any>());
 XLA_FFI_DEFINE_HANDLER(kSums, sums, SNAPGRAD_BIND().Arg<Any>().Arg<Any>().Ret<Any>());
 
 }  // namespace
@@ -210,6 +223,7 @@ std::vector<Target> targets() {
                              {"snapgrad_credit_step", address(kCreditStep), address(kInstantiate)},
                              {"snapgrad_product", address(kProduct), address(kInstantiateProduct)},
                              {"snapgrad_sampled_product", address(kSampledProduct), address(kInstantiate)},
+                             {"snapgrad_transpose", address(kTranspose), nullptr},
                              {"snapgrad_sums", address(kSums), address(kInstantiate)}};
   for (const Target& target : training_targets()) all.push_back(target);
   return all;

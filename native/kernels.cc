@@ -15,6 +15,7 @@ namespace {
 #include "influence.h"
 #include "credit.h"
 #include "product.h"
+#include "transpose.h"
 #include "sums.h"
 #include "adam.h"
 #include "functions.h"
@@ -41,6 +42,7 @@ const Kernels kernels = {
     run<CreditStep, credit_step<float>, credit_step<double>>,
     run<Product, product<float>, product<double>>,
     run<SampledProduct, sampled_product<float>, sampled_product<double>>,
+    run<Transpose, transpose<float>, transpose<double>>,
     run<Sums, sums<float>, sums<double>>,
     run<AdamUpdate, adam_update<float>, adam_update<double>>,
     run<UnitStep, unit_step<float>, unit_step<double>>,

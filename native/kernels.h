@@ -63,6 +63,13 @@ struct SampledProduct {
   void* out;      // [entries]
 };
 
+// out <- x^T.
+struct Transpose {
+  int64_t rows, cols;
+  const void* x;  // [rows, cols]
+  void* out;      // [cols, rows]
+};
+
 // out <- sums of products of gathered elements.
 struct Sums {
   const SumsPlan& plan;
@@ -129,6 +136,7 @@ struct Kernels {
   void (*credit_step)(Type, const CreditStep&, Pool&);
   void (*product)(Type, const Product&, Pool&);
   void (*sampled_product)(Type, const SampledProduct&, Pool&);
+  void (*transpose)(Type, const Transpose&, Pool&);
   void (*sums)(Type, const Sums&, Pool&);
   void (*adam_update)(Type, const AdamUpdate&, Pool&);
   void (*unit_step)(Type, const UnitStep&, Pool&);

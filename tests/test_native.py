@@ -18,7 +18,7 @@ from oracles import flat
 from variants import VARIANTS, case, relative_error
 
 import snapgrad as sg
-from snapgrad.kernels import binding, rounding
+from snapgrad.kernels import binding, products, rounding
 from snapgrad.kernels.base import Products, Sums
 from snapgrad.kernels.native import NativeKernel
 from snapgrad.kernels.products import NativeMatrix
@@ -116,7 +116,7 @@ def factors_of(entries):
     return Sums.of((entries, 3), entries, np.arange(entries), np.arange(entries)[::-1], np.arange(entries) % 3)
 
 
-def products(I):
+def factors(I):
     """Two factors of every value of I, without rounding."""
     at = factors_of(len(I))
     right = jnp.asarray([[1.0], [2.0], [-4.0]], I.dtype) * jnp.ones((1, I.shape[1]), I.dtype)
@@ -124,7 +124,7 @@ def products(I):
 
 
 def step(blocks, J, D, I, delta, *noise, kernel=NATIVE):
-    left, right = products(I) if isinstance(I, jax.Array) else I
+    left, right = factors(I) if isinstance(I, jax.Array) else I
     at = factors_of(blocks.groups.nnz)
 
     @jax.jit
@@ -231,8 +231,10 @@ def test_portable_code_runs_everywhere():
     np.testing.assert_allclose(np.float64(portable), np.float64(run_elsewhere(NPROC="4")[2:]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("wide", [1, products.WIDE])  # transposed natively, or by XLA
 @pytest.mark.parametrize(("rows", "cols", "batch_size"), [(1, 1, 1), (7, 12, 3), (12, 5, 8), (9, 8, 71)])
-def test_products_and_their_derivatives(rows, cols, batch_size):
+def test_products_and_their_derivatives(rows, cols, batch_size, wide, monkeypatch):
+    monkeypatch.setattr(products, "WIDE", wide)
     pattern = random_pattern(jax.random.key(rows), (rows, cols), 0.6)
     rng = np.random.default_rng(rows)
     values, x = jnp.asarray(rng.normal(size=pattern.nnz)), jnp.asarray(rng.normal(size=(batch_size, cols)))
@@ -255,6 +257,15 @@ def test_products_and_their_derivatives(rows, cols, batch_size):
             jax.jit(transform(objective(matrix)))(values, x) for matrix in (NativeMatrix, sg.SparseMatrix)
         )
         np.testing.assert_allclose(ravel_pytree(native)[0], ravel_pytree(reference)[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (3, 40), (16, 16), (17, 33), (16, 4096), (40, 3)])
+def test_transposes(rows, cols, dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, cols)), dtype)
+    transpose = jax.jit(products.transpose_p.bind)
+    assert np.array_equal(transpose(x), np.asarray(x).T)
+    assert np.array_equal(jax.jit(jax.vmap(products.transpose_p.bind, in_axes=1))(x[:, None]), np.asarray(x).T[None])
 
 
 @pytest.mark.parametrize("episodic", [False, True])
@@ -369,8 +380,8 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_an_error_and_not_a_crash():
         ((J, D[1:], I, delta), "`dynamics` must be"),
         ((J._replace(J=J.J[:, 1:]), D, I, delta), "`influence` must be"),
         ((J._replace(fresh=J.fresh.astype(np.int8)), D, I, delta), "`fresh` must be"),
-        ((J, D, (products(I)[0][1:], products(I)[1]), delta), "`left` must be"),
-        ((J, D, (products(I)[0], products(I)[1][:2]), delta), "`right` must be"),
+        ((J, D, (factors(I)[0][1:], factors(I)[1]), delta), "`left` must be"),
+        ((J, D, (factors(I)[0], factors(I)[1][:2]), delta), "`right` must be"),
         ((J, D, I, delta.astype(np.float64)), "`delta` must be"),
         ((J, D.astype(np.int32), I, delta), "must be float32 or float64"),
         ((J._replace(J=J.J[..., :3]), D, I, delta), "tiles of 1, 8 or 16 lanes"),
@@ -457,7 +468,7 @@ def test_a_compiled_program_keeps_its_plan_when_others_have_let_go():
     blocks = large_network(units=9, sparsity=0.5)
     D, I, delta = values_for(blocks, 8, np.float32)
     J = NATIVE.zeros(blocks, 8, np.float32)
-    left, right = products(I)
+    left, right = factors(I)
 
     def run(J, D, left, right, delta):
         return NATIVE.influence_step(blocks, J, D, Products(left, right, factors_of(blocks.groups.nnz)), delta)
