@@ -29,9 +29,9 @@ product_p = Primitive("snapgrad_product")  # values [nnz], x [cols, N] -> [rows,
 sampled_product_p = Primitive("snapgrad_sampled_product")  # y [rows, N], x [cols, N] -> [nnz]
 transpose_p = Primitive("snapgrad_transpose")  # [M, N] -> [N, M]
 
-# XLA writes the transposition of a batch into the loops before and after a product, which then read with a stride of one
-# example's units: on a GRU of 1024 to 4096 units that was half of the time of backpropagation. From so many elements on
-# it is done natively, apart from them.
+# XLA writes the transposition of a batch into the loops before and after a product, which then read with a stride of
+# one example's units: on a GRU of 1024 to 4096 units that was half of the time of backpropagation. From so many
+# elements on it is done natively, apart from them.
 WIDE = 1 << 14
 
 
