@@ -251,21 +251,3 @@ def test_a_process_that_ends_before_its_run_begins_fails_alone(tmp_path, monkeyp
     with View(2, 0) as view:
         failed = carry_out(Sweep([study], tmp_path / "results", tmp_path / "runs"), LocalExecutor(1), view)
     assert failed == ["configs, run-0: a word", "configs, run-1: a word"]
-
-
-def test_a_task_waits_for_the_process_of_the_worker_before(tmp_path, monkeypatch):
-    import fcntl
-
-    monkeypatch.setattr(cluster, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(cluster, "PATIENCE", 0.05)
-    started = []
-    monkeypatch.setattr(cluster, "RunProcess", lambda *args, **threads: started.append(time.monotonic()) or Quick([0]))
-    with open(tmp_path / "lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        begun = time.monotonic()
-        (ending,) = cluster.train(tmp_path, None)
-        assert ending.code == cluster.KILLED  # so that the run is tried again
-        assert time.monotonic() - begun >= 0.05
-    assert not started
-    list(cluster.train(tmp_path, None))
-    assert len(started) == 1

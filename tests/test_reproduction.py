@@ -3,12 +3,14 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from studies import result, tiny
 
 from snapgrad.commands import reproduce
 from snapgrad.commands.reproduce import Reproduce
-from snapgrad.reproduction import claims, influence, markdown, measurements, tables
+from snapgrad.report import mean
+from snapgrad.reproduction import claims, costs, influence, markdown, measurements, readme, tables
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Claim, Experiment
@@ -78,10 +80,12 @@ def test_methods_are_compared_after_the_same_seconds():
     assert not claims.judge(claim, [quick, slow], PLANNED, "level").comparisons[0].holds  # 4 against 7
     finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, slow], PLANNED, "level")
     assert finding.comparisons[0].holds  # after 3 seconds: 4 against 3
-    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 3", "yes")]
+    shown = tables.comparisons(finding, "level")
+    assert shown.columns == ("network", "after seconds", "", "", "holds")
+    assert shown.rows == [("one", "3.0", "A: 4", "B: 3", "yes")]
     unseen = timed("B", [4.0, 8.0, 12.0], [3, 5, 7])  # nothing is known of it after 3 seconds but how it began
     finding = claims.judge(dataclasses.replace(claim, after="seconds"), [quick, unseen], PLANNED, "level")
-    assert tables.comparisons(finding, "level").rows == [("one", "3", "A: 4", "B: 1", "yes")]
+    assert tables.comparisons(finding, "level").rows == [("one", "3.0", "A: 4", "B: 1", "yes")]
 
 
 def test_tables_of_ends_by_axis_and_by_the_clock():
@@ -109,7 +113,9 @@ def test_runs_of_different_length_are_compared_where_both_have_been():
     (comparison,) = finding.comparisons
     assert comparison.holds  # at 6 tokens: 2.0 against 2.5
     assert comparison.amount == 6
-    assert tables.comparisons(finding, "valid_bits").rows == [("one", "A: 2.000", "B: 2.500", "yes")]
+    shown = tables.comparisons(finding, "valid_bits")
+    assert shown.columns == ("network", "after tokens", "", "", "holds")
+    assert shown.rows == [("one", "6", "A: 2.000", "B: 2.500", "yes")]
 
 
 def test_a_verdict_is_open_while_something_is_untried():
@@ -163,6 +169,108 @@ def test_a_mean_curve_is_of_the_seeds_that_did_not_diverge():
     assert len(dataclasses.replace(whole, runs=(diverged,)).curve("level").x) == 1
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "or_equal", "verdict"),
+    [
+        ([10, 10, None], [12, 12, 12], True, "not reproduced"),
+        ([10, 10, 10], [9, 9, None], False, "reproduced"),
+        ([None, None, None], [None, None, None], True, "not reproduced"),
+        ([10, 10, None], [9, 9, None], False, "not reproduced"),
+    ],
+)
+def test_a_seed_that_diverged_is_no_spread(ours, theirs, or_equal, verdict):
+    def measured(method, ends):
+        runs = tuple(
+            Result("copy", {"tokens": 9}, "finished" if end else "diverged", {"level": end} if end else {}, {}, {})
+            for end in ends
+        )
+        return Measured("one", method, {}, runs, 3, True)
+
+    claim = Claim("It is said.", ("A",), ("B",), or_equal=or_equal)
+    both = [measured("A", ours), measured("B", theirs)]
+    assert claims.judge(claim, both, PLANNED, "level").verdict == verdict
+
+
+def test_each_seed_counts_where_it_was_after_the_same_seconds():
+    """One of three took longer: after the seconds of the others it had not ended."""
+    quick, late = timed("A", [1.0, 2.0, 3.0], [2, 3, 9]), timed("A", [2.0, 4.0, 6.0], [2, 3, 9])
+    ours = dataclasses.replace(quick, runs=(*quick.runs, *late.runs), wanted=2)
+    claim = Claim("It is said.", ("A",), ("B",), after="seconds")
+    finding = claims.judge(claim, [ours, timed("B", [5.0, 10.0, 15.0], [4, 5, 6])], PLANNED, "level")
+    assert finding.comparisons[0].amount == 3
+    assert list(ours.after("level", 3, "seconds")) == [9, 2]
+
+
+def test_claims_say_which_networks_and_which_pairs():
+    def measured(network, method, level):
+        runs = (Result("copy", {"tokens": 9}, "finished", {"level": level}, {}, {}),)
+        return Measured(network, method, {}, runs, 1, True)
+
+    found = [
+        measured(network, method, level)
+        for network, levels in (("one", (1, 2, 3, 4)), ("two", (4, 3, 2, 1)))
+        for method, level in zip("ABCD", levels, strict=True)
+    ]
+    planned = [(one.network, one.method) for one in found]
+    each = Claim("It is said.", ("B", "D"), ("A", "C"))
+    assert claims.judge(each, found, planned, "level").evidence == "4 of 8 comparisons hold, 1 seed"
+    pairs = dataclasses.replace(each, pairwise=True)
+    assert claims.judge(pairs, found, planned, "level").evidence == "2 of 4 comparisons hold, 1 seed"
+    on_one = dataclasses.replace(pairs, networks=("one",))
+    assert claims.judge(on_one, found, planned, "level").verdict == "reproduced"
+    close = Claim("It is said.", ("A",), ("B",), or_equal=True, networks=("one",))
+    assert claims.judge(close, found, planned, "level").verdict == "not reproduced"
+    assert claims.judge(dataclasses.replace(close, within=1), found, planned, "level").verdict == "reproduced"
+
+
+def test_costs_are_judged_by_their_counts():
+    def counts(sparsity, ratio):
+        one = {"sparsity": sparsity, "vs BPTT": ratio}
+        return {"printed": [80.0, 40.0, 0, 0, 0], "exact from order": 3, "snap-1": one, "snap-2": one, "snap-3": one}
+
+    words, table = dict.fromkeys(costs.SOURCES, "It is said."), {"A": {"time": {"units": 2}, "memory": {"units": 1}}}
+    experiment = Experiment("costs", {"words": words, "table_1": table})
+    growth = [
+        {"axis": "units", "value": k, "method": "A", "flops": k**2, "counted": k**1.6, "seconds": k, "bytes": k}
+        for k in (2, 4, 8)
+    ]
+    found = {
+        "networks": {"x": counts(79, 1.0), "y": counts(90, 1.2)},
+        "gradients": {"z": [0.5, 1e-4]},
+        "growth": growth,
+    }
+    said = dict(zip(costs.SOURCES, costs.said(experiment, found), strict=True))
+    assert {name: one.verdict for name, one in said.items()} == {
+        "growth": "partly reproduced",  # 1.6 is not within 0.5 of 1
+        "counts": "partly reproduced",  # of 20 and 60: 21 is near one, 10 near none
+        "cheap": "partly reproduced",
+        "exact": "not reproduced",
+    }
+    assert said["counts"].evidence.startswith("1 of 4 densities")
+    found["gradients"]["z"] = [0.5, 1e-7]
+    assert costs.said(experiment, found)[3].verdict == "reproduced"
+
+
+def test_a_curve_leaves_out_who_was_stopped_early():
+    ends, early = (np.array([5.0, 9.0]), np.array([1.0, 3.0])), (np.array([1.0, 2.0]), np.array([7.0, 7.0]))
+    both = mean.mean([(np.array([5.0]), np.array([1.0])), (np.array([5.0]), np.array([3.0]))], "bits")
+    assert (both.mean[0], both.low[0], both.high[0]) == (2, 1, 3)
+    assert list(mean.mean([ends, early], "bits").mean) == [1, 3]
+
+
+def test_a_folder_with_other_results_leaves_the_readme_alone(tmp_path):
+    one = tiny(learning_rate=[1e-3])
+    content = {**one.content, "small": one.content["smoke"]}
+    found = [result(run, 5) for choice in one.choices("smoke") for run in choice.series[0].runs]
+    results.write(results.path_of(tmp_path / "results", "x-small"), found)
+    (tmp_path / "README.md").write_text(said := f"above\n{readme.START}\nthe best of it\n{readme.END}\nbelow")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/results.md").touch()  # as a full disk may have left it
+    written = markdown.write([Experiment("x", content)], "small", tmp_path / "results", tmp_path / "docs")
+    assert tmp_path / "README.md" not in written
+    assert (tmp_path / "README.md").read_text() == said
+
+
 class Broken(Exception):
     """The process was killed."""
 
@@ -188,7 +296,7 @@ def test_a_measurement_goes_on_and_is_refused_with_other_settings(tmp_path):
     assert measurements.read(tmp_path, one, "smoke")["seeds"] == [0, 1, 2]
     measurements.carry_out(one, "smoke", tmp_path, killed)  # it is there
     assert made == [0, 1, "again", 2]
-    assert [path.name for path in tmp_path.iterdir()] == ["x-smoke.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".x-smoke.lock", "x-smoke.json"]
     said = {**content, "smoke": {"seeds": 3, "scaled": "in other words"}}
     assert measurements.read(tmp_path, Experiment("x", said), "smoke") is not None
     for other in ({**content, "smoke": {"seeds": 4, "scaled": "small"}}, {**content, "options": {"units": 9}}):

@@ -16,10 +16,12 @@ import pytest
 from programs import answer, as_in_a_program
 from studies import result, tiny
 
+from snapgrad import machine
 from snapgrad.commands.reproduce import Reproduce
 from snapgrad.reproduction import markdown
 from snapgrad.runs import disk
 from snapgrad.runs.options import CopyOptions
+from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import experiment, local, process, results, runner, view, worker
 from snapgrad.sweep.experiment import SIZES, Experiment
 from snapgrad.sweep.results import Result
@@ -303,7 +305,7 @@ def test_a_second_sweep_of_the_same_results_is_refused(tmp_path):
                 runner.carry_out(sweep, Recorded({}), Silent())
 
     assert runner.carry_out(sweep, Recorded({}), Meanwhile()) == []
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["x-smoke.jsonl"]  # and no lock is left
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [".x-smoke.lock", "x-smoke.jsonl"]
     assert runner.carry_out(sweep, Recorded({}), Silent()) == []
 
 
@@ -375,8 +377,9 @@ def test_validations_are_kept_between_other_records():
 def test_a_curve_is_thinned_and_keeps_its_end():
     records = [{"tokens": 10 * n, "seconds": n / 3, "bits": 1 / n, "level": n // 50} for n in range(1, 1000)]
     curve = results._thinned(records)
-    assert len(curve["tokens"]) == results.POINTS
+    assert results.POINTS <= len(curve["tokens"]) <= results.POINTS + 19
     assert (curve["tokens"][0], curve["tokens"][-1]) == (10, 9990)
+    assert curve["tokens"][curve["level"].index(7)] == 3500  # the moment it grew, not the next one that is kept
     assert curve["level"][-1] == 19
     between = [1 / n for n in range(1, 1000) if curve["tokens"][3] < 10 * n <= curve["tokens"][4]]
     assert curve["bits"][4] == pytest.approx(np.mean(between), rel=1e-4)
@@ -394,3 +397,78 @@ def test_what_does_not_change_learning_does_not_make_another_run():
     other = dataclasses.replace(plain, units=3)
     keys = [identity(dataclasses.asdict(options), options) for options in (plain, same, other)]
     assert keys[0] == keys[1] != keys[2]
+
+
+class Stopping(Recorded):
+    """Its jobs go on until they are stopped."""
+
+    def ended(self):
+        done, self.running = [job for job in self.running if job.exit_code is not None], []
+        return done
+
+    def stop(self):
+        self.stopped = True
+
+
+def test_a_sweep_is_stopped_whole(tmp_path):
+    """By Ctrl-C, and by an error of its own: runs are stopped before it ends, and it says how to go on."""
+    study = tiny(learning_rate=[1e-3]).study("smoke")
+
+    class Asked(Silent):
+        def show(self, waiting, later, running):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    executor = Stopping({"bptt": [143], "snap": [143]})
+    with pytest.raises(Interrupted, match="to go on, start it again in the same way"):
+        runner.carry_out(runner.Sweep([study], tmp_path, tmp_path / "runs"), executor, Asked())
+    assert executor.stopped
+    assert not results.read(results.path_of(tmp_path, "x-smoke"))
+
+    class Full(Silent):
+        def ended(self, experiment, run, result):
+            raise OSError("the disk is full")
+
+    executor = Stopping({})
+    with pytest.raises(OSError, match="the disk is full"):
+        runner.carry_out(runner.Sweep([study], tmp_path, tmp_path / "runs"), executor, Full())
+    assert executor.stopped
+
+
+def test_seconds_of_two_machines_are_not_mixed(tmp_path):
+    """What another machine has trained is trained again, unless there is nothing left to be trained."""
+    one = tiny(learning_rate=[1e-3])
+    alone = Experiment("z", {**one.content, "smoke": {**one.content["smoke"], "alone": True}})
+    study = alone.study("smoke")
+    runs = [run for choice in study.choices for run in choice.series[0].runs]
+    there = [dataclasses.replace(result(run, 4), about={"processor": "another"}) for run in runs]
+    path = results.path_of(tmp_path, study.name)
+    results.write(path, there)
+    sweep = runner.Sweep([study], tmp_path, tmp_path / "runs")
+    assert sweep.missing() == []
+    assert len(sweep.collected(study)) == 6
+    here = dataclasses.replace(there[0], about=machine.describe())
+    results.write(path, [here, *there[1:-1]])
+    assert list(sweep.collected(study)) == [here.identity]
+    assert len(sweep.missing()) == 3  # two seeds, and the first one of the other method
+
+
+def test_a_run_that_is_being_trained_is_not_begun_by_another_study(tmp_path):
+    """A choice may give it to a study whose claims hang on it while it is trained for one that only asks for it."""
+    one = tiny(learning_rate=[1e-3])
+    run = results.missing(one.study("smoke"), {})[0]
+    studies = [Experiment(name, one.content).study("smoke") for name in ("x", "y")]
+    sweep = runner.Sweep(studies, tmp_path, tmp_path / "runs")
+    active = {sweep.directory(studies[0], run): (studies[0], run)}
+    assert runner._first([(studies[1], run)], sweep, active, {}) is None
+    assert runner._first([(studies[1], run)], sweep, {}, {}) == (studies[1], run)
+
+
+@pytest.mark.parametrize("line", ['{"task": "knitting"}', "[1]", '{"a": null}', "\xff"])
+def test_what_is_no_result_is_refused_by_its_line(tmp_path, line):
+    made = json.loads(json.dumps(dataclasses.asdict(result(results.missing(tiny().study("smoke"), {})[0], 4))))
+    wrong = {**made, "options": None}
+    path = results.path_of(tmp_path, "x-smoke")
+    for text in (line.encode("latin-1"), json.dumps(wrong).encode(), json.dumps({**made, "task": "knitting"}).encode()):
+        path.write_bytes(text)
+        with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
+            results.read(path)

@@ -61,7 +61,7 @@ class Reproduce:
         markdown.places(out)  # a wrong one is refused before anything is trained
         failed = [] if self.draw else self.train(chosen)
         everything = [experiments.load(name) for name in experiments.names()]
-        if not failed or any(self.results.glob(f"*-{self.size}.json*")):  # else there is nothing to draw
+        if not failed or markdown.any_results(self.results, self.size):  # else there is nothing to draw
             for path in markdown.write(everything, self.size, self.results, out):
                 print(path)
         refuse_failed(failed)

@@ -14,7 +14,7 @@ from snapgrad.sweep import folder, results
 from snapgrad.sweep.cluster import RayExecutor
 from snapgrad.sweep.executor import Executor
 from snapgrad.sweep.local import LocalExecutor
-from snapgrad.sweep.runner import Sweep, carry_out
+from snapgrad.sweep.runner import Sweep, carry_out, only_one
 from snapgrad.sweep.study import Study
 from snapgrad.sweep.view import View
 
@@ -65,7 +65,8 @@ def train(
     total, done = sweep.progress()
     waiting = len(sweep.missing())
     if not waiting:
-        sweep.take_over()
+        with only_one(sweep):
+            sweep.take_over()
         return []
     executor: Executor
     if ray is None:

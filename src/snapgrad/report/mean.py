@@ -28,7 +28,7 @@ def mean(seeds: Sequence[tuple[np.ndarray, np.ndarray]], metric: str) -> Curve:
     kept = sorted((seed for seed in seeds if len(seed[0])), key=lambda seed: -len(seed[0]))
     if not kept:
         return Curve(*(np.zeros(0) for _ in Curve._fields))
-    while len(kept) > 1 and max(x[0] for x, _ in kept) >= min(x[-1] for x, _ in kept):
+    while len(kept) > 1 and max(x[0] for x, _ in kept) > min(x[-1] for x, _ in kept):
         kept = kept[:-1]
     begin, end = max(x[0] for x, _ in kept), min(x[-1] for x, _ in kept)
     first = kept[0][0]

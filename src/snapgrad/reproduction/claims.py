@@ -111,14 +111,15 @@ def _pairs(claim: Claim) -> Iterator[tuple[str, str]]:
 
 def _compare(claim: Claim, network: str, better: Measured, than: Measured, metric: str) -> Comparison:
     sign = 1 if metric == "level" else -1
-    amount = min(getattr(better, claim.after), getattr(than, claim.after))  # where both have been
+    amount = min(better.had(claim.after), than.had(claim.after))  # where both have been
     a, b = better.after(metric, amount, claim.after), than.after(metric, amount, claim.after)
-    # Where both diverge neither is ahead: infinity less infinity is no number.
-    difference = 0.0 if a.mean() == b.mean() else sign * (a.mean() - b.mean())
+    if not np.isfinite(a).all():  # what diverged is no better than anything
+        return Comparison(network, better, than, False, amount)
+    difference = sign * (a.mean() - b.mean())
     holds = difference >= -max(spread(a, b), claim.within) if claim.or_equal else difference > spread(a, b)
     return Comparison(network, better, than, bool(holds and difference <= claim.at_most), amount)
 
 
 def spread(*groups: np.ndarray) -> float:
-    """Of a difference of means: the root of the sum of the sample variances."""
+    """Of a difference of means: the root of the sum of the sample variances, but for those in which one diverged."""
     return float(np.sqrt(sum(v.var(ddof=1) for v in groups if len(v) > 1 and np.isfinite(v).all())))

@@ -1,6 +1,7 @@
 """Tables 1 and 3 of the paper: counts on the paper's networks, and how time and memory grow, measured.
 
-Counts are structural and exact. Times are medians of a step, bytes what XLA allocates.
+Counts are structural and exact. Times are medians of a step, bytes what XLA allocates. Beside them, on small networks,
+how far the gradient of SnAp-n is from the exact one, which is RTRL's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from snapgrad.sweep.experiment import Experiment, Size
 
 ORDERS = (2, 3)
 EXPONENT, SHARE = 0.5, 0.1  # how far from the paper's figure, growth or count, still counts as the same
+ROUNDING = 1e-5  # of float32: how far apart two gradients may be that are the same
 SOURCES = {"growth": "table 1", "counts": "table 3", "cheap": "abstract", "exact": "abstract"}
 COUNTED = {"BPTT": "bptt", "UORO": "uoro", "SnAp-1": "snap-1", "SnAp-2": "snap-2", "RTRL": "rtrl"}
 
@@ -53,7 +55,10 @@ def measure(experiment: Experiment, size: Size, found: Found) -> Iterator[Found]
         counts = {name: _count(experiment.content["networks"][name], settings) for name in settings["networks"]}
         yield {"networks": counts}
     print(f"{experiment.name}-{size}: measuring", file=sys.stderr)
-    yield {"networks": counts, "growth": [asdict(point) for point in _growth(settings)]}
+    gradients = {name: _distances(name, **settings["gradients"]) for name in CELLS}
+    yield {
+        "networks": counts, "gradients": gradients, "growth": [asdict(point) for point in _growth(settings)]
+    }  # fmt: skip
 
 
 def _count(given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +82,26 @@ def _exact_from(jacobians: Any) -> int:
     everything = influence_blocks(jacobians.groups, jacobians.dynamics, None).kept
     orders = itertools.count(1)
     return next(n for n in orders if influence_blocks(jacobians.groups, jacobians.dynamics, n).kept == everything)
+
+
+def _distances(name: str, units: int, sparsity: float, steps: int) -> list[float]:
+    """How far the gradient of SnAp-1, SnAp-2, ... is from the exact one, of its norm, until all of J is kept.
+
+    The exact one is that of BPTT over the whole sequence, which shares no code with them.
+    """
+    cell = CELLS[name](INPUTS, units)
+    params = sg.Params(cell=cell.init(jax.random.key(0), sparsity=sparsity), readout=())
+    xs = jax.random.normal(jax.random.key(1), (steps, 1, INPUTS))
+    targets = jax.random.normal(jax.random.key(2), (steps, 1, units))
+
+    def gradient(algorithm: sg.Algorithm) -> np.ndarray:
+        grads = algorithm.grad(params, algorithm.init(params, 1), xs, targets)[0].grads
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(grads)])
+
+    exact = gradient(sg.bptt(cell, loss_without_readout))
+    orders = range(1, _exact_from(cell.jacobians(params.cell)) + 1)
+    found = (gradient(sg.snap(cell, loss_without_readout, order=order)) for order in orders)
+    return [float(np.linalg.norm(one - exact) / np.linalg.norm(exact)) for one in found]
 
 
 def _growth(settings: dict[str, Any]) -> Iterator[Point]:
@@ -147,30 +172,26 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
     printed = [
         abs(ours - theirs) <= SHARE * theirs
         for counts in found["networks"].values()
-        for place, order in enumerate(ORDERS)
-        for ours, theirs in _pairs(counts, place, order)
+        for ours, theirs in (
+            (100 - counts[f"snap-{order}"]["sparsity"], 100 - counts["printed"][place])
+            for place, order in enumerate(ORDERS)
+        )
     ]
     first = [counts["snap-1"]["vs BPTT"] for counts in found["networks"].values()]
     cheap = [ratio <= 1 + SHARE for ratio in first]
     orders = [counts["exact from order"] for counts in found["networks"].values()]
-    units = [experiment.content["networks"][name]["units"] for name in found["networks"]]
+    last = [distances[-1] for distances in found["gradients"].values()]
     evidence = {
         "growth": f"{sum(grown)} of {len(grown)} exponents, counted, are within {EXPONENT} of the paper's",
-        "counts": f"{sum(printed)} of {len(printed)} densities and flops, counted, are within {SHARE:.0%} of the "
-        "printed ones",
+        "counts": f"{sum(printed)} of {len(printed)} densities of J, from which the flops follow, counted, are within "
+        f"{SHARE:.0%} of the printed ones",
         "cheap": f"counted: {min(first):.2f} to {max(first):.2f} times BPTT's flops, on {sum(cheap)} of {len(cheap)} "
         f"networks no more than {1 + SHARE:g} times",
-        "exact": f"counted: all of J is kept by SnAp-{max(orders)} on every network, on some by SnAp-{min(orders)}",
+        "exact": f"counted: all of J is kept by SnAp-{max(orders)} on every network, on some by SnAp-{min(orders)}; "
+        f"measured: the gradient is then RTRL's but for {max(last):.0e} of it",
     }
-    large = [order <= size for order, size in zip(orders, units, strict=True)]  # a path visits a unit once
-    held = {"growth": grown, "counts": printed, "cheap": cheap, "exact": large}
+    held = {"growth": grown, "counts": printed, "cheap": cheap, "exact": [distance <= ROUNDING for distance in last]}
     return [Said(words[name], SOURCES[name], verdict(held[name]), evidence[name]) for name in SOURCES]
-
-
-def _pairs(counts: dict[str, Any], place: int, order: int) -> list[tuple[float, float]]:
-    """The density of J and the flops over BPTT's, ours and as printed."""
-    ours, printed = counts[f"snap-{order}"], counts["printed"]
-    return [(100 - ours["sparsity"], 100 - printed[place]), (ours["by the paper's formula"], printed[2 + place])]
 
 
 def counts_table(found: Found) -> Table:
@@ -230,3 +251,14 @@ def growth_table(experiment: Experiment, found: Found) -> Table:
         "bytes measured",
     )  # fmt: skip
     return Table("Table 1", "", columns, rows)
+
+
+def gradients_table(found: Found) -> Table:
+    """How far gradients are from the exact one, by order."""
+    longest = max(map(len, found["gradients"].values()))
+    rows = [
+        (name, *(f"{distance:.2g}" for distance in distances), *[""] * (longest - len(distances)))
+        for name, distances in found["gradients"].items()
+    ]
+    title = "Relative distance of SnAp-n's gradient from the exact one, RTRL's"
+    return Table(title, "", ("cell", *(f"n = {order}" for order in range(1, longest + 1))), rows)

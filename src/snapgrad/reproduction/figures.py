@@ -76,7 +76,7 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
         for number, shade in enumerate(shades):
             alike = [one for one in measured if one.method == method and one.axes[lines] == shade]
             at = [values.index(one.axes[axis]) for one in alike]
-            ends = [one.finals(metric) for one in alike]
+            ends = [_finite(one.finals(metric)) for one in alike]
             axes.errorbar(
                 at,
                 [end.mean() for end in ends],
@@ -108,7 +108,7 @@ def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) ->
     base = min(times[one.method] for one in measured)
     dense = [one for one in measured if one.method.endswith("dense") and times[one.method] > base]
     pruned = sorted((one for one in measured if one not in dense), key=lambda one: times[one.method])
-    ends = [one.finals(metric) for one in pruned]
+    ends = [_finite(one.finals(metric)) for one in pruned]
     axes.errorbar(
         range(len(pruned)),
         [end.mean() for end in ends],
@@ -120,7 +120,7 @@ def sizes(measured: Sequence[Measured], metric: str, times: dict[str, float]) ->
     )
     for one in dense:
         larger = times[one.method] ** 2
-        end = one.finals(metric)
+        end = _finite(one.finals(metric))
         axes.axhline(end.mean(), color=COLOURS["RTRL"], linestyle="--", label=f"{one.method}: {larger:g}x parameters")
     axes.set_xticks(
         range(len(pruned)), [f"{times[one.method]:g}x\n{one.method.replace(', ', chr(10))}" for one in pruned]
@@ -151,6 +151,11 @@ def _whole(method: str) -> bool:
 
 def _ceiling(measured: Sequence[Measured], metric: str) -> float:
     """Early bits are far above everything that is compared."""
-    ends = np.concatenate([one.finals(metric) for one in measured])
-    ends = ends[np.isfinite(ends)]
+    ends = _finite(np.concatenate([one.finals(metric) for one in measured]))
     return float(ends.max() + 1.5 * max(0.1, ends.max() - ends.min()))
+
+
+def _finite(ends: np.ndarray) -> np.ndarray:
+    """Those of the seeds that did not diverge; no number if all did."""
+    kept = ends[np.isfinite(ends)]
+    return kept if len(kept) else np.array([np.nan])

@@ -13,6 +13,7 @@ from snapgrad.reproduction import costs, figures, influence, measurements, readm
 from snapgrad.reproduction.claims import Finding, Said, judge
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.reproduction.measurements import Found
+from snapgrad.runs import disk
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
 from snapgrad.sweep.results import Result, Results
@@ -34,10 +35,15 @@ differ: methods are compared by speed only where an experiment is about that.
 def places(out: Path) -> tuple[Path, Path]:
     """The page and the folder of its figures; refuses an `out` that cannot have them."""
     page, figure_folder = out / "results.md", out / "results"
-    if page.exists() and not page.read_text(encoding="utf-8").startswith(TITLE):
+    if page.exists() and (found := page.read_text(encoding="utf-8")) and not found.startswith(TITLE):
         raise ValueError(f"`out` must be a folder without a results.md of another kind, got {str(out)!r}")
     figure_folder.mkdir(parents=True, exist_ok=True)
     return page, figure_folder
+
+
+def any_results(folder: Path, size: Size) -> bool:
+    """Whether there is anything to draw."""
+    return any(folder.glob(f"[!.]*-{size}.json*"))
 
 
 def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path) -> list[Path]:
@@ -48,7 +54,7 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
     import matplotlib
 
     page, figure_folder = places(out)
-    if not any(folder.glob(f"*-{size}.json*")):
+    if not any_results(folder, size):
         raise ValueError(f"`results` must be a folder with results of the size {size}, got {str(folder)!r}")
     written: list[Path] = []
     said: list[Said] = []
@@ -81,9 +87,10 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
             drawn = list(_draw(experiment, measured, figure_folder))
             written += drawn
             sections.append(_section(experiment, size, found, measured, findings, drawn))
-    page.write_text("\n\n".join([HEAD, *_verdicts(said), *sections]), encoding="utf-8")
-    summary = out.parent / "README.md"
-    updated = size == "small" and readme.update(summary, readme.text(copied, said))
+    disk.write(page, "\n\n".join([HEAD, *_verdicts(said), *sections]))
+    summary, shown = out.parent / "README.md", figure_folder / f"{readme.FIGURE}.svg"
+    has_both = size == "small" and copied and shown in written
+    updated = has_both and readme.update(summary, readme.text(copied, said))
     return [page, *written, *([summary] if updated else [])]
 
 
@@ -113,7 +120,7 @@ def _head(experiment: Experiment, size: Size) -> list[str]:
 def _costs_section(experiment: Experiment, size: Size, found: Found, said: Sequence[Said]) -> str:
     about = found["about"]
     where = f"Measured on {about['processor']}, {about['cores']} cores, {about['instructions']}."
-    shown = [costs.counts_table(found), costs.growth_table(experiment, found)]
+    shown = [costs.counts_table(found), costs.growth_table(experiment, found), costs.gradients_table(found)]
     parts = [part for one in shown for part in (f"### {one.title}", table(one))]
     comment = experiment.content["comment"]
     return "\n\n".join([*_head(experiment, size), where, *parts, *_heard(said), comment]) + "\n"
@@ -142,7 +149,7 @@ def _save(figure: Any, folder: Path, name: str) -> Path:
     text = io.BytesIO()
     figure.savefig(text, format="svg", metadata={"Date": None}, dpi=200)
     path = folder / f"{name}.svg"
-    path.write_bytes(text.getvalue())
+    disk.write(path, text.getvalue().decode())
     return path
 
 

@@ -36,25 +36,38 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """How long its runs took, on average."""
-        return float(np.mean([run.final["seconds"] for run in self.runs]))
+        """How long its runs took, on average over those that did not diverge."""
+        return float(np.mean([run.final["seconds"] for run in self.whole]))
+
+    @property
+    def whole(self) -> tuple[Result, ...]:
+        """The runs that did not diverge, or all if none is left."""
+        return tuple(run for run in self.runs if _whole(run)) or self.runs
 
     def finals(self, metric: str) -> np.ndarray:
         """How each seed ended; the worst there is for one that diverged."""
         return np.array([run.final.get(metric, _worst(metric)) if _whole(run) else _worst(metric) for run in self.runs])
 
+    def had(self, of: str) -> float:
+        """The tokens or seconds that every seed has had which did not diverge."""
+        return self.tokens if of == "tokens" else min(run.final["seconds"] for run in self.whole)
+
     def after(self, metric: str, amount: float, of: str = "tokens") -> np.ndarray:
         """Where each seed was after so many tokens or seconds, at the end if it has had no more than that."""
-        had = self.tokens if of == "tokens" else self.seconds
-        if amount >= had:
-            return self.finals(metric)
-        place = np.array([amount])
-        return np.array([_at(run, metric, place, of)[0] if _whole(run) else _worst(metric) for run in self.runs])
+
+        def value(run: Result) -> float:
+            if not _whole(run):
+                return _worst(metric)
+            if amount >= (run.options["tokens"] if of == "tokens" else run.final["seconds"]):
+                return float(run.final.get(metric, _worst(metric)))
+            return _at(run, metric, amount, of)
+
+        return np.array([value(run) for run in self.runs])
 
     def until(self, level: float) -> float:
         """The seconds until a level was reached, on average over the seeds; infinity if one has not reached it."""
         waits = []
-        for run in self.runs:
+        for run in self.whole:
             _, seconds, levels = run.column("level")
             reached = np.flatnonzero(levels >= level)
             waits.append(seconds[reached[0]] if len(reached) else np.inf)
@@ -62,8 +75,7 @@ class Measured:
 
     def curve(self, metric: str, against: str = "tokens") -> Curve:
         """Where all seeds have been measured; those that diverged are left out if others did not."""
-        whole = [run for run in self.runs if _whole(run)] or self.runs
-        columns = [run.column(metric) for run in whole]
+        columns = [run.column(metric) for run in self.whole]
         return mean([(column[0 if against == "tokens" else 1], column[2]) for column in columns], metric)
 
 
@@ -72,15 +84,15 @@ def _whole(run: Result) -> bool:
 
 
 def _worst(metric: str) -> float:
-    return 0.0 if metric == "level" else np.inf
+    return -np.inf if metric == "level" else np.inf
 
 
-def _at(run: Result, metric: str, places: np.ndarray, against: str = "tokens") -> np.ndarray:
+def _at(run: Result, metric: str, place: float, against: str) -> float:
     tokens, seconds, values = run.column(metric)
     x = tokens if against == "tokens" else seconds
     if metric == "level":  # 1 at first, and constant until it grows
-        return np.concatenate([[1.0], values])[np.searchsorted(x, places, side="right")]
-    return np.interp(places, x, values)
+        return float(np.concatenate([[1.0], values])[np.searchsorted(x, place, side="right")])
+    return float(np.interp(place, x, values, left=np.inf))  # before anything was measured: as bad as can be
 
 
 def measure(experiment: Experiment, size: Size, found: Results) -> list[Measured]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from snapgrad import machine
-from snapgrad.files import write_whole
+from snapgrad.runs import disk
+from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
 
 Found = dict[str, Any]
@@ -50,13 +52,16 @@ def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Measure
     path = path_of(folder, experiment, size)
     so_far = path.with_name(f".{path.name}.so-far")
     asked = _asked(experiment, size)
-    begun = json.loads(so_far.read_text(encoding="utf-8")) if so_far.exists() else {}
-    found = begun if begun.get("asked") == asked else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    for found in measure(experiment, size, found):  # noqa: B020  it begins with what there was
-        _write(so_far, {**found, "asked": asked})
-    _write(path, {**found, "asked": asked, "about": machine.describe()})
-    so_far.unlink(missing_ok=True)
+    with results.held_by_one(folder, path.stem):
+        found: Found = {}
+        with suppress(OSError, ValueError):  # there is none, or it is damaged
+            begun = disk.read_json(so_far, ["asked"])
+            found = begun if begun["asked"] == asked else {}
+        for found in measure(experiment, size, found):  # noqa: B020  it begins with what there was
+            _write(so_far, {**found, "asked": asked})
+        _write(path, {**found, "asked": asked, "about": machine.describe()})
+        so_far.unlink(missing_ok=True)
 
 
 def _asked(experiment: Experiment, size: Size) -> Found:
@@ -67,4 +72,4 @@ def _asked(experiment: Experiment, size: Size) -> Found:
 
 
 def _write(path: Path, found: Found) -> None:
-    write_whole(path, (json.dumps(found, separators=(",", ":")) + "\n").encode())
+    disk.write(path, json.dumps(found, separators=(",", ":")) + "\n")

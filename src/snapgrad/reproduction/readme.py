@@ -9,6 +9,7 @@ from snapgrad.report.tables import Table
 from snapgrad.reproduction.claims import VERDICTS, Said
 from snapgrad.reproduction.measured import Measured
 from snapgrad.reproduction.tables import MORE_TO_COME, NOTE, end
+from snapgrad.runs import disk
 
 START, END = "<!-- results: written by `snapgrad reproduce all --draw` -->", "<!-- end of results -->"
 COLUMNS = ("BPTT", "Truncated BPTT, T = 1", "RFLO", "SnAp-1", "SnAp-2", "SnAp-3")
@@ -56,5 +57,5 @@ def update(path: Path, new: str) -> bool:
     _, end, after = rest.partition(END)
     if not start or not end:
         return False
-    path.write_text(f"{before}{new}{after}", encoding="utf-8")
+    disk.write(path, f"{before}{new}{after}")
     return True

@@ -28,12 +28,14 @@ def results(experiment: Experiment, measured: Sequence[Measured]) -> list[Table]
 def comparisons(finding: Finding, metric: str) -> Table:
     """What a finding rests on."""
     of = finding.claim.after
+    # The tokens go without saying where both sides have had no more.
+    said = of == "seconds" or any(c.amount < max(c.better.tokens, c.than.tokens) for c in finding.comparisons)
     rows: list[tuple[str, ...]] = []
     for c in finding.comparisons:
         both = (f"{one.method}: {_ends(one, one.after(metric, c.amount, of), metric)}" for one in (c.better, c.than))
-        amount = (f"{c.amount:,.0f}",) if of == "seconds" else ()
+        amount = (f"{c.amount:,.1f}" if of == "seconds" else f"{c.amount:,.0f}",) if said else ()
         rows.append((c.network, *amount, *both, "yes" if c.holds else "no"))
-    return Table("", "", ("network", *([of] if of == "seconds" else []), "", "", "holds"), rows)
+    return Table("", "", ("network", *([f"after {of}"] if said else []), "", "", "holds"), rows)
 
 
 def _every(experiment: Experiment, measured: Sequence[Measured]) -> Table:
@@ -43,8 +45,8 @@ def _every(experiment: Experiment, measured: Sequence[Measured]) -> Table:
     sizes = experiment.content.get("sizes")
     rows = []
     for one in measured:
-        speed = np.mean([run.tokens_per_second for run in one.runs])
-        updates = np.mean([run.final["updates"] for run in one.runs])
+        speed = np.mean([run.tokens_per_second for run in one.whole])
+        updates = np.mean([run.final["updates"] for run in one.whole])
         seeds = f"{len(one.runs)}" + (f" of {one.wanted}" if len(one.runs) < one.wanted else "")
         values = (_value(one.axes.get(name)) for name in axes)
         counts = (seeds, f"{one.tokens:,.0f}", f"{updates:,.0f}", f"{speed:,.0f}")
@@ -72,7 +74,7 @@ def _by_clock(measured: Sequence[Measured]) -> Table:
     rows = []
     for network in dict.fromkeys(one.network for one in measured):
         alike = [one for one in measured if one.network == network]
-        level = min(one.finals("level").min() for one in alike)
+        level = min(run.final["level"] for one in alike for run in one.whole)
         base = next((one.seconds for one in alike if one.method == "BPTT"), np.nan)
         for one in alike:
             ratio = "" if np.isnan(base) else f"{one.seconds / base:.2f}"
@@ -89,7 +91,7 @@ def end(one: Measured, metric: str) -> str:
 
 def _ends(one: Measured, values: np.ndarray, metric: str) -> str:
     """Mean and spread of the seeds that did not diverge, and how many did."""
-    whole = values[np.isfinite(values)] if metric != "level" else values[values > 0]
+    whole = values[np.isfinite(values)]
     if not one.diverged or len(whole) == len(values):
         return ends(values, metric)
     apart = f"{one.diverged} of {len(values)} diverged"

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snapgrad.files import write_whole
+from snapgrad.runs import disk
 from snapgrad.runs.directory import Record, RunDirectory
 from snapgrad.runs.options import TASKS, Options
 from snapgrad.sweep.study import INDIFFERENT, Choice, Planned, Series, Study, identity
@@ -65,19 +66,27 @@ def path_of(folder: Path, study: str) -> Path:
     return folder / f"{study}.jsonl"
 
 
+@contextmanager
+def held_by_one(folder: Path, name: str) -> Iterator[None]:
+    """Refuses a second process that carries out the same, for the time of the context."""
+    # The file stays: who removed it might remove it from under a third process, which has just opened it.
+    with disk.locked(folder / f".{name}.lock", f"another process is carrying out {name} in {folder}"):
+        yield
+
+
 def read(path: Path) -> Results:
     """All results of a file, by what identifies their run; none if there is no file."""
     if not path.exists():
         return {}
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
             result = Result(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"line {number} of {path} must be a result, got {line[:40]!r} ({error})") from None
-        found[result.identity] = result
+            found[result.identity] = result
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # no JSON, or that of something else
+            raise ValueError(f"line {number} of {path} must be a result, got {line[:40]!r} ({error!r})") from None
     return found
 
 
@@ -85,7 +94,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
     """Writes them whole or not at all, in an order that does not depend on when they came."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = sorted(json.dumps(dataclasses.asdict(result), separators=(",", ":")) for result in results)
-    write_whole(path, "".join(line + "\n" for line in lines).encode())
+    disk.write(path, "".join(line + "\n" for line in lines))
 
 
 def of_run(run: RunDirectory) -> Result:
@@ -114,11 +123,16 @@ def _plain(options: Options) -> dict[str, Any]:
 
 
 def _thinned(records: Sequence[Record]) -> dict[str, list[Any]]:
-    """Evenly spaced records and validations, with the last ones; between two records training bits are averaged."""
+    """Evenly spaced records and validations with the last ones, and those at which the level grew.
+
+    Between two records training bits are averaged.
+    """
     measured = [name for name in CURVES if any(record.get(name) is not None for record in records)]
     validated = [n for n, record in enumerate(records) if "valid_bits" in record]
     # Validations are rarer than records: none of them is dropped before there are too many.
-    chosen = sorted({*_spaced(range(len(records))), *_spaced(validated)})
+    levels = [record.get("level") for record in records]
+    grown = [n for n in range(1, len(records)) if levels[n] != levels[n - 1]]
+    chosen = sorted({*_spaced(range(len(records))), *_spaced(validated), *_spaced(grown)})
     curve: dict[str, list[Any]] = {"tokens": [], "seconds": [], **{name: [] for name in measured}}
     before = -1
     for n in chosen:

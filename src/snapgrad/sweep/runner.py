@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snapgrad import machine
 from snapgrad.runs import disk
 from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
 from snapgrad.sweep.executor import Executor, Job
-from snapgrad.sweep.results import Result, Results, asked, missing, path_of, read, write
+from snapgrad.sweep.results import Result, Results, asked, held_by_one, missing, path_of, read, write
 from snapgrad.sweep.study import Planned, Study
 from snapgrad.sweep.view import View
 
@@ -59,7 +60,11 @@ class Sweep:
         """
         own = read(path_of(self.results, study.name))
         if study.alone:
-            return own
+            if not missing(study, own):
+                return own
+            # Seconds of two machines must not stand side by side: what another one has trained is trained again.
+            here = machine_of(machine.describe())
+            return {key: result for key, result in own.items() if machine_of(result.about) == here}
         planned = {run.identity for run in study.planned}
         others: Results = {}
         for path in self.results.glob("*.jsonl"):
@@ -98,64 +103,77 @@ class Sweep:
         write(path_of(self.results, study.name), {**self.collected(study), result.identity: result}.values())
 
 
+def machine_of(about: dict[str, Any]) -> tuple[Any, ...]:
+    """What seconds depend on, of that with which a result was recorded."""
+    return tuple(about.get(name) for name in ("processor", "cores", "instructions"))
+
+
 def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
     """Trains everything that has no result yet. Returns what failed, in a sentence each."""
     failed: dict[Path, str] = {}
     active: dict[Path, tuple[Study, Planned]] = {}
     killed: Counter[Path] = Counter()
     # Runs of a terminal's process group hear of Ctrl-C themselves.
-    with _only_one(sweep), stop_requests() as stop:
-        sweep.take_over()
-        waiting, later = sweep.missing(), sweep.later()
-        while not stop:
-            while executor.free and (next_one := _first(waiting, sweep, active, failed)) is not None:
-                directory = sweep.directory(*next_one)
-                try:
-                    executor.start(directory, next_one[1].options)
-                except (ValueError, OSError) as error:
-                    _fail(view, *next_one, directory, f"error: {_words(error)}", failed)
+    with only_one(sweep), stop_requests() as stop:
+        with _stopped(executor):
+            sweep.take_over()
+            waiting, later = sweep.missing(), sweep.later()
+            while not stop:
+                while executor.free and (next_one := _first(waiting, sweep, active, failed)) is not None:
+                    directory = sweep.directory(*next_one)
+                    try:
+                        executor.start(directory, next_one[1].options)
+                    except (ValueError, OSError) as error:
+                        _fail(view, *next_one, directory, f"error: {_words(error)}", failed)
+                    else:
+                        active[directory] = next_one
+                hopeful = [pair for pair in waiting if sweep.directory(*pair) not in failed]
+                view.show(hopeful, later, [(job, *active[job.directory]) for job in executor.running])
+                ended = executor.ended()
+                for job in ended:
+                    _take(sweep, view, job, *active.pop(job.directory), failed, killed)
+                if ended:
+                    sweep.take_over()
+                    waiting, later = sweep.missing(), sweep.later()
+                elif not executor.running:
+                    break
                 else:
-                    active[directory] = next_one
-            hopeful = [pair for pair in waiting if sweep.directory(*pair) not in failed]
-            view.show(hopeful, later, [(job, *active[job.directory]) for job in executor.running])
-            ended = executor.ended()
-            for job in ended:
-                _take(sweep, view, job, *active.pop(job.directory), failed, killed)
-            if ended:
-                sweep.take_over()
-                waiting, later = sweep.missing(), sweep.later()
-            elif not executor.running:
-                break
-            else:
-                time.sleep(LOOK_EVERY)
-        if stop:
-            view.say("stopping; each run is written down first")
-        executor.stop()
+                    time.sleep(LOOK_EVERY)
+            if stop:
+                view.say("stopping; each run is written down first")
         for job in executor.ended():
-            if job.code() not in ENDED:
-                continue  # it was stopped
-            _take(sweep, view, job, *active.pop(job.directory), failed, killed)
-        if stop:
-            raise Interrupted("stopped; to go on, start it again in the same way", stop[0])
+            if job.code() in ENDED:  # else it was stopped
+                _take(sweep, view, job, *active.pop(job.directory), failed, killed)
+    if stop:
+        raise Interrupted("stopped; to go on, start it again in the same way", stop[0])
     return list(failed.values())
 
 
 @contextmanager
-def _only_one(sweep: Sweep) -> Iterator[None]:
+def _stopped(executor: Executor) -> Iterator[None]:
+    """Stops it in the end, also where something goes wrong here, such as a full disk: no run is left behind."""
+    try:
+        yield
+    finally:
+        executor.stop()
+
+
+@contextmanager
+def only_one(sweep: Sweep) -> Iterator[None]:
     """Refuses a second process for the same results: each would write down its own, and lose those of the other."""
     sweep.results.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         for study in sweep.studies:
-            path = sweep.results / f".{study.name}.lock"
-            held.enter_context(disk.locked(path, f"another process is carrying out {study.name} in {sweep.results}"))
-            held.callback(path.unlink, missing_ok=True)
+            held.enter_context(held_by_one(sweep.results, study.name))
         yield
 
 
 def _first(
     waiting: Sequence[tuple[Study, Planned]], sweep: Sweep, active: dict[Path, Any], failed: dict[Path, str]
 ) -> tuple[Study, Planned] | None:
-    ready = (pair for pair in waiting if sweep.directory(*pair) not in active.keys() | failed.keys())
+    # A run that two studies ask for may be another's by now than of that for which it was started.
+    trained = {run.identity for _, run in active.values()}
+    ready = (pair for pair in waiting if sweep.directory(*pair) not in failed and pair[1].identity not in trained)
     return next(ready, None)
 
 
