@@ -116,10 +116,14 @@ def _compare(claim: Claim, network: str, better: Measured, than: Measured, metri
     if not np.isfinite(a).all():  # what diverged is no better than anything
         return Comparison(network, better, than, False, amount)
     difference = sign * (a.mean() - b.mean())
-    holds = difference >= -max(spread(a, b), claim.within) if claim.or_equal else difference > spread(a, b)
+    holds = (
+        difference >= -max(spread_of_difference(a, b), claim.within)
+        if claim.or_equal
+        else difference > spread_of_difference(a, b)
+    )
     return Comparison(network, better, than, bool(holds and difference <= claim.at_most), amount)
 
 
-def spread(*groups: np.ndarray) -> float:
-    """Of a difference of means: the root of the sum of the sample variances, but for those in which one diverged."""
+def spread_of_difference(*groups: np.ndarray) -> float:
+    """The root of the sum of the sample variances, but for those of groups in which a seed diverged."""
     return float(np.sqrt(sum(v.var(ddof=1) for v in groups if len(v) > 1 and np.isfinite(v).all())))

@@ -16,8 +16,7 @@ from snapgrad import analysis
 from snapgrad.analysis import Influence
 from snapgrad.report.hinton import hinton
 from snapgrad.report.tables import Table, spread
-from snapgrad.reproduction.claims import Said, unmeasured, verdict
-from snapgrad.reproduction.claims import spread as spread_of
+from snapgrad.reproduction.claims import Said, spread_of_difference, unmeasured, verdict
 from snapgrad.reproduction.measurements import Found
 from snapgrad.runs.build import build
 from snapgrad.runs.options import CopyOptions
@@ -76,7 +75,7 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
     for number in range(len(ORDERS)):
         shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
         first, later = shares[0], shares[1:].mean(axis=0)
-        falls.append(bool(first.mean() - later.mean() > spread_of(first, later)))
+        falls.append(bool(first.mean() - later.mean() > spread_of_difference(first, later)))
     seeds = len(found["seeds"])
     evidence = f"{sum(falls)} of {len(falls)} orders keep a smaller share later, {seeds} seed{'s' * (seeds > 1)}"
     return [Said(words, experiment.source, verdict(falls), evidence)]

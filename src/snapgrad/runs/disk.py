@@ -72,9 +72,9 @@ def named(error: OSError, path: Path) -> OSError:
     return OSError(error.errno, error.strerror, str(path))
 
 
-def sentence(error: OSError) -> str:
-    """What went wrong with a file, without the number."""
-    if error.strerror is None:
+def sentence(error: OSError | ValueError) -> str:
+    """What went wrong: with a file without the number, else in the error's own words."""
+    if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     reason = error.strerror[:1].lower() + error.strerror[1:]
     return f"cannot read or write{'' if error.filename is None else f' {str(error.filename)!r}'}: {reason}"

@@ -20,13 +20,13 @@ from snapgrad import machine
 from snapgrad.runs import disk
 from snapgrad.runs.disk import Record
 from snapgrad.runs.options import Options
+from snapgrad.sweep.executor import ENDED
 from snapgrad.sweep.process import RunProcess
 from snapgrad.sweep.results import Result
 
 LOOK_EVERY = 0.2  # seconds, of a task at its process
 CONNECT = 5  # seconds
 KILLED, STOPPED = -9, 143
-ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def train(directory: Path, options: Options) -> Iterator[Record | Ending]:
             time.sleep(LOOK_EVERY)
         yield Ending(code, process.message(), process.result() if code in ENDED else None)
     except (ValueError, OSError) as error:
-        yield Ending(2, f"error: {disk.sentence(error) if isinstance(error, OSError) else error}")
+        yield Ending(2, f"error: {disk.sentence(error)}")
     finally:
         if process is not None:
             process.terminate()  # where the task is cancelled

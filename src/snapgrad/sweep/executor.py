@@ -10,6 +10,8 @@ from snapgrad.runs.disk import Record
 from snapgrad.runs.options import Options
 from snapgrad.sweep.results import Result
 
+ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
+
 
 class Job(Protocol):
     """A run that is being trained."""

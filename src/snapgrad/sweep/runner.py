@@ -19,13 +19,12 @@ from snapgrad.runs import disk
 from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
-from snapgrad.sweep.executor import Executor, Job
+from snapgrad.sweep.executor import ENDED, Executor, Job
 from snapgrad.sweep.results import Result, Results, asked, held_by_one, missing, path_of, read, write
 from snapgrad.sweep.study import Planned, Study
 from snapgrad.sweep.view import View
 
 LOOK_EVERY = 0.5  # seconds
-ENDED = (0, 1)  # exit codes of a run that has an outcome: finished, diverged
 STOPPED = (130, 143)
 ATTEMPTS = 4  # at a run whose process is killed
 
@@ -124,7 +123,7 @@ def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
                     try:
                         executor.start(directory, next_one[1].options)
                     except (ValueError, OSError) as error:
-                        _fail(view, *next_one, directory, f"error: {_words(error)}", failed)
+                        _fail(view, *next_one, directory, f"error: {disk.sentence(error)}", failed)
                     else:
                         active[directory] = next_one
                 hopeful = [pair for pair in waiting if sweep.directory(*pair) not in failed]
@@ -193,7 +192,7 @@ def _take(
         try:
             result = job.result()
         except (ValueError, OSError) as error:  # Python's own code for an error before the run began is that of an end
-            _fail(view, study, run, job.directory, message or f"error: {_words(error)}", failed)
+            _fail(view, study, run, job.directory, message or f"error: {disk.sentence(error)}", failed)
             return
         sweep.collect(study, result)
         view.ended(study, run, result)
@@ -201,10 +200,6 @@ def _take(
         view.say(f"{study.name}: {run.name}: the process that trained it was killed; it is started again")
     elif code not in STOPPED:
         _fail(view, study, run, job.directory, message or f"exit code {code}", failed)
-
-
-def _words(error: ValueError | OSError) -> str:
-    return disk.sentence(error) if isinstance(error, OSError) else str(error)
 
 
 def _fail(view: View, study: Study, run: Planned, directory: Path, why: str, failed: dict[Path, str]) -> None:
