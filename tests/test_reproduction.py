@@ -10,7 +10,7 @@ from studies import result, tiny
 from snapgrad.commands import reproduce
 from snapgrad.commands.reproduce import Reproduce
 from snapgrad.report import mean
-from snapgrad.reproduction import claims, costs, influence, markdown, measurements, readme, tables
+from snapgrad.reproduction import claims, costs, figures, influence, markdown, measurements, readme, tables
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Claim, Experiment
@@ -256,6 +256,15 @@ def test_a_curve_leaves_out_who_was_stopped_early():
     both = mean.mean([(np.array([5.0]), np.array([1.0])), (np.array([5.0]), np.array([3.0]))], "bits")
     assert (both.mean[0], both.low[0], both.high[0]) == (2, 1, 3)
     assert list(mean.mean([ends, early], "bits").mean) == [1, 3]
+
+
+def test_a_level_is_kept_where_it_changes_and_drawn_as_steps():
+    places = np.arange(10.0)
+    curve = mean.mean([(places, 1.0 + (places >= 3)), (places[1:], 1.0 + (places[1:] >= 7))], "level")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([1, 3, 7, 9], [1, 1.5, 2, 2])
+    assert (curve.low.tolist(), curve.high.tolist()) == ([1, 1, 2, 2], [1, 2, 2, 2])
+    figure = figures.panels([timed("BPTT", [1.0, 2.0, 3.0], [2, 3, 4])], "level")
+    assert figure.axes[0].lines[0].get_drawstyle() == "steps-post"
 
 
 def test_a_folder_with_other_results_leaves_the_readme_alone(tmp_path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from snapgrad.report.collect import Series
-from snapgrad.report.mean import FEW
+from snapgrad.report.mean import FEW, Curve
 from snapgrad.report.style import colour, line
 
 NAMES = {
@@ -39,9 +41,7 @@ def learning_curves(series: Sequence[Series], metric: str, against: str) -> Any:
         marks: dict[str, Any] = {}
         if few or alike:
             marks = {"marker": MARKS[alike % len(MARKS)], "markevery": 1 if few else len(curve.x) // 8}
-        axes.plot(curve.x, curve.mean, label=one.name, linewidth=1.8, markersize=5, **look, **marks)
-        if len(one.runs) > 1:
-            axes.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15, linewidth=0)
+        draw(axes, curve, metric, label=one.name, linewidth=1.8, markersize=5, **look, **marks)
     axes.set(xlabel=X[against], ylabel=NAMES[metric])
     if against == "tokens":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -61,6 +61,16 @@ def learning_curves(series: Sequence[Series], metric: str, against: str) -> Any:
     place: Any = "outside right upper" if beside else "outside lower left"
     figure.legend(*axes.get_legend_handles_labels(), loc=place, title="best first")
     return figure
+
+
+def draw(axes: Any, curve: Curve, metric: str, **look: Any) -> Any:
+    """One curve, with the range of its seeds as a band; returns its line."""
+    steps: dict[str, Any] = {"drawstyle": "steps-post"} if metric == "level" else {}
+    (line,) = axes.plot(curve.x, curve.mean, **steps, **look)
+    if np.any(curve.high > curve.low):
+        step = "post" if steps else None
+        axes.fill_between(curve.x, curve.low, curve.high, step=step, color=line.get_color(), alpha=0.15, linewidth=0)
+    return line
 
 
 def _ratio(series: Sequence[Series]) -> float:

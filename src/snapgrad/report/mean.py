@@ -31,11 +31,13 @@ def mean(seeds: Sequence[tuple[np.ndarray, np.ndarray]], metric: str) -> Curve:
     while len(kept) > 1 and max(x[0] for x, _ in kept) > min(x[-1] for x, _ in kept):
         kept = kept[:-1]
     begin, end = max(x[0] for x, _ in kept), min(x[-1] for x, _ in kept)
-    first = kept[0][0]
-    # Where there are few records, only at those of the first run.
-    grid = np.linspace(begin, end, POINTS) if len(first) > FEW else np.unique(np.clip(first, begin, end))
-    if metric == "level":  # constant until it grows
+    if metric == "level":  # constant until it changes: where one does is all there is to draw
+        changed = [x[1:][np.diff(v) != 0] for x, v in kept]
+        grid = np.unique(np.clip([begin, *np.concatenate(changed), end], begin, end))
         values = [v[np.searchsorted(x, grid, side="right") - 1] for x, v in kept]
     else:
+        first = kept[0][0]
+        # Where there are few records, only at those of the first run.
+        grid = np.linspace(begin, end, POINTS) if len(first) > FEW else np.unique(np.clip(first, begin, end))
         values = [np.interp(grid, x, v) for x, v in kept]
     return Curve(grid, np.mean(values, axis=0), np.min(values, axis=0), np.max(values, axis=0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from snapgrad.report.curves import NAMES, X
+from snapgrad.report.curves import NAMES, X, draw
 from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
 
@@ -35,10 +35,7 @@ def panels(measured: Sequence[Measured], metric: str, columns: int = 3, against:
     drawn: dict[str, Any] = {}
     for axes, network in zip(grid.ravel(), networks, strict=False):
         for one in (one for one in measured if one.network == network):
-            curve = one.curve(metric, against)
-            (line,) = axes.plot(curve.x, curve.mean, linewidth=1.6, **look(one.method, methods))
-            if len(one.runs) > 1:
-                axes.fill_between(curve.x, curve.low, curve.high, color=line.get_color(), alpha=0.15, linewidth=0)
+            line = draw(axes, one.curve(metric, against), metric, linewidth=1.6, **look(one.method, methods))
             drawn.setdefault(one.method, line)
         axes.set_title(textwrap.fill(network, WIDTH))
         axes.grid(True)
