@@ -8,18 +8,17 @@ template <class T>
 void transpose(const Transpose& call, Pool& pool) {
   const T* const x = static_cast<const T*>(call.x);
   T* const out = static_cast<T*>(call.out);
-  const int64_t rows = call.rows, cols = call.cols, squares = (cols + kSquare - 1) / kSquare;
+  const int64_t rows = call.rows, cols = call.cols;
+  const int64_t down = (rows + kSquare - 1) / kSquare, squares = down * ((cols + kSquare - 1) / kSquare);
   const int64_t tasks = task_count(rows * cols / 2, pool);
   parallel_for(pool, tasks, [&](int64_t task) {
     for (int64_t square = squares * task / tasks; square < squares * (task + 1) / tasks; ++square) {
-      const int64_t col = square * kSquare, width = cols - col < kSquare ? cols - col : kSquare;
-      for (int64_t row = 0; row < rows; row += kSquare) {
-        const int64_t height = rows - row < kSquare ? rows - row : kSquare;
-        const T* const from = x + row * cols + col;
-        T* const to = out + col * rows + row;
-        for (int64_t j = 0; j < width; ++j) {
-          for (int64_t i = 0; i < height; ++i) to[j * rows + i] = from[i * cols + j];
-        }
+      const int64_t row = square % down * kSquare, height = rows - row < kSquare ? rows - row : kSquare;
+      const int64_t col = square / down * kSquare, width = cols - col < kSquare ? cols - col : kSquare;
+      const T* const from = x + row * cols + col;
+      T* const to = out + col * rows + row;
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t i = 0; i < height; ++i) to[j * rows + i] = from[i * cols + j];
       }
     }
   });

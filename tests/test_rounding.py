@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracles import flat
-from test_native import factors_of, large_network, products, values_for
+from test_native import factors, factors_of, large_network, values_for
 from variants import case
 
 import snapgrad as sg
@@ -97,7 +97,7 @@ def entries_of(kernel, blocks, J, lanes):
     """J as [lanes, states, params], whatever the layout: what each state's delta picks if J is only passed on."""
     identity = (blocks.dynamics.rows == blocks.dynamics.cols).astype(np.float32)
     D = jnp.broadcast_to(identity[:, None], (blocks.dynamics.nnz, lanes))
-    I = Products(*products(jnp.zeros((blocks.groups.nnz, lanes), np.float32)), factors_of(blocks.groups.nnz))
+    I = Products(*factors(jnp.zeros((blocks.groups.nnz, lanes), np.float32)), factors_of(blocks.groups.nnz))
     noise = jnp.zeros((2, lanes), np.uint32)
 
     @jax.jit
@@ -111,7 +111,7 @@ def entries_of(kernel, blocks, J, lanes):
 
 def run(kernel, blocks, lanes, D, I, steps, state):
     """J after so many steps of the same D [B, n] and I [B, n]."""
-    I = Products(*products(I.T), factors_of(blocks.groups.nnz))
+    I = Products(*factors(I.T), factors_of(blocks.groups.nnz))
     delta = jnp.zeros((blocks.states, lanes), np.float32)
 
     @jax.jit
@@ -202,7 +202,7 @@ def test_networks_side_by_side_round_as_they_do_alone():
     blocks = large_network(units=8, sparsity=0.5)
     for lanes in (3, 9):
         D, I, delta = values_for(blocks, lanes, np.float32)
-        I = Products(*products(I), factors_of(len(I)))
+        I = Products(*factors(I), factors_of(len(I)))
         states = jnp.stack([rounding.start(jax.random.key(seed)) for seed in (0, 1)])
         noise = jnp.stack([rounding.noise(state, 1, lanes)[0] for state in states])
         J = NATIVE.zeros(blocks, lanes, jnp.bfloat16)

@@ -20,6 +20,7 @@ from snapgrad import machine
 from snapgrad.commands.reproduce import Reproduce
 from snapgrad.reproduction import markdown
 from snapgrad.runs import disk
+from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.options import CopyOptions
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import experiment, local, process, results, runner, view, worker
@@ -435,21 +436,29 @@ def test_a_sweep_is_stopped_whole(tmp_path):
 
 
 def test_seconds_of_two_machines_are_not_mixed(tmp_path):
-    """What another machine has trained is trained again, unless there is nothing left to be trained."""
+    """Neither in the results nor in a run that was begun elsewhere; nothing is lost, and what is whole stays."""
     one = tiny(learning_rate=[1e-3])
     alone = Experiment("z", {**one.content, "smoke": {**one.content["smoke"], "alone": True}})
-    study = alone.study("smoke")
+    study, here = alone.study("smoke"), machine.describe()
     runs = [run for choice in study.choices for run in choice.series[0].runs]
-    there = [dataclasses.replace(result(run, 4), about={"processor": "another"}) for run in runs]
+    of = lambda run, about: dataclasses.replace(result(run, 4), about=about)  # noqa: E731
     path = results.path_of(tmp_path, study.name)
-    results.write(path, there)
     sweep = runner.Sweep([study], tmp_path, tmp_path / "runs")
-    assert sweep.missing() == []
-    assert len(sweep.collected(study)) == 6
-    here = dataclasses.replace(there[0], about=machine.describe())
-    results.write(path, [here, *there[1:-1]])
-    assert list(sweep.collected(study)) == [here.identity]
-    assert len(sweep.missing()) == 3  # two seeds, and the first one of the other method
+    results.write(path, [of(run, {"processor": "another"}) for run in runs])
+    sweep.refuse_other_machines()  # there is nothing left to be measured
+    results.write(path, [of(runs[0], {**here, "cores": 64}), *(of(run, here) for run in runs[1:-1])])
+    with pytest.raises(
+        ValueError, match=r"z-smoke compares by its seconds must be of one machine, got .*cores 64.* in .*z-smoke"
+    ):
+        sweep.refuse_other_machines()
+    assert len(results.read(path)) == 5
+    results.write(path, [of(run, here) for run in runs[:-1]])
+    sweep.refuse_other_machines()
+    begun = RunDirectory.create(sweep.directory(study, runs[-1]), runs[-1].options, data="")
+    sweep.refuse_other_machines()
+    (begun.path / "about.json").write_text(json.dumps({**begun.about(), "processor": "another"}))
+    with pytest.raises(ValueError, match=r"got processor another, .* in .*seed-2 and .* here"):
+        sweep.refuse_other_machines()
 
 
 def test_a_run_that_is_being_trained_is_not_begun_by_another_study(tmp_path):
@@ -463,12 +472,30 @@ def test_a_run_that_is_being_trained_is_not_begun_by_another_study(tmp_path):
     assert runner._first([(studies[1], run)], sweep, {}, {}) == (studies[1], run)
 
 
-@pytest.mark.parametrize("line", ['{"task": "knitting"}', "[1]", '{"a": null}', "\xff"])
+WHOLE = json.loads(json.dumps(dataclasses.asdict(result(results.missing(tiny().study("smoke"), {})[0], 4))))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"task": "knitting"}', "[1]", '{"a": null}', "\xff", json.dumps({**WHOLE, "options": None}),
+        json.dumps({**WHOLE, "task": "knitting"}),
+    ],
+)  # fmt: skip
 def test_what_is_no_result_is_refused_by_its_line(tmp_path, line):
-    made = json.loads(json.dumps(dataclasses.asdict(result(results.missing(tiny().study("smoke"), {})[0], 4))))
-    wrong = {**made, "options": None}
     path = results.path_of(tmp_path, "x-smoke")
-    for text in (line.encode("latin-1"), json.dumps(wrong).encode(), json.dumps({**made, "task": "knitting"}).encode()):
-        path.write_bytes(text)
-        with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
-            results.read(path)
+    path.write_bytes(line.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
+        results.read(path)
+
+
+def test_files_of_somebody_else_are_left_alone_and_damaged_ones_are_not(tmp_path):
+    study = tiny(learning_rate=[1e-3]).study("smoke")
+    sweep = runner.Sweep([study], tmp_path, tmp_path / "runs")
+    other = tmp_path / "other.jsonl"
+    for text in ("a diary\n", "", '{"price": 3}\n'):
+        other.write_text(text)
+        assert len(sweep.missing()) == 2
+    other.write_text(json.dumps(WHOLE) + "\n{")
+    with pytest.raises(ValueError, match=r"line 2 of .*other\.jsonl must be a result"):
+        sweep.missing()

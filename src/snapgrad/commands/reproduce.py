@@ -12,7 +12,7 @@ from snapgrad.commands.sweep import RayAddress, check_arguments, refuse_failed, 
 from snapgrad.runs.options import CharsOptions
 from snapgrad.sweep import experiment as experiments
 from snapgrad.sweep.experiment import Experiment
-from snapgrad.sweep.results import missing, path_of, read
+from snapgrad.sweep.runner import Sweep
 from snapgrad.sweep.study import Study
 from snapgrad.tasks.corpora import corpus
 
@@ -58,8 +58,11 @@ class Reproduce:
         from snapgrad.reproduction import markdown
 
         out = self.out or (Path("docs") if self.size == "small" else self.runs / self.size)
-        markdown.places(out)  # a wrong one is refused before anything is trained
-        failed = [] if self.draw else self.train(chosen)
+        if self.draw:
+            failed = []
+        else:
+            markdown.places(out)  # a wrong one is refused before anything is trained
+            failed = self.train(chosen)
         everything = [experiments.load(name) for name in experiments.names()]
         if not failed or markdown.any_results(self.results, self.size):  # else there is nothing to draw
             for path in markdown.write(everything, self.size, self.results, out):
@@ -71,6 +74,7 @@ class Reproduce:
         from snapgrad.reproduction import costs, influence, measurements
 
         studies = [one.study(self.size) for one in chosen if one.kind == "runs"]
+        Sweep(studies, self.results, self.runs).refuse_other_machines()  # before hours are spent on the others
         if self.ray is None:
             self._find_texts(studies)
         own = {"costs": costs.measure, "influence": influence.measure}  # those that are not made of runs
@@ -86,7 +90,7 @@ class Reproduce:
 
     def _find_texts(self, studies: list[Study]) -> None:
         """Before runs look for them side by side: one that is missing is downloaded once, or refused once."""
-        waiting = [run for study in studies for run in missing(study, read(path_of(self.results, study.name)))]
-        wanted = [run.options for run in waiting if isinstance(run.options, CharsOptions)]
+        waiting = Sweep(studies, self.results, self.runs).missing()
+        wanted = [run.options for _, run in waiting if isinstance(run.options, CharsOptions)]
         for text, folder in dict.fromkeys((options.corpus, options.data_dir) for options in wanted):
             corpus(text, folder)

@@ -62,11 +62,12 @@ def train(
 ) -> list[str]:
     """Trains what these studies have no result of yet, on this machine or on a cluster. Returns what failed."""
     sweep = Sweep(studies, results_in, runs_in)
+    sweep.refuse_other_machines()
+    with only_one(sweep):
+        sweep.take_over()
     total, done = sweep.progress()
     waiting = len(sweep.missing())
     if not waiting:
-        with only_one(sweep):
-            sweep.take_over()
         return []
     executor: Executor
     if ray is None:

@@ -173,6 +173,7 @@ def _lower_natively(primitive: Primitive, target: str, reference: Any) -> None:
 
 
 def _lower_transpose(ctx: Any, x: Any) -> Any:
+    binding.register()
     native, plain = jax.ffi.ffi_lowering("snapgrad_transpose"), mlir.lower_fun(jnp.transpose, multiple_results=False)
     return (native if ctx.avals_in[0].dtype in binding.DTYPES else plain)(ctx, x)
 

@@ -66,11 +66,11 @@ def learning_curves(series: Sequence[Series], metric: str, against: str) -> Any:
 def draw(axes: Any, curve: Curve, metric: str, **look: Any) -> Any:
     """One curve, with the range of its seeds as a band; returns its line."""
     steps: dict[str, Any] = {"drawstyle": "steps-post"} if metric == "level" else {}
-    (line,) = axes.plot(curve.x, curve.mean, **steps, **look)
+    (drawn,) = axes.plot(curve.x, curve.mean, **steps, **look)
     if np.any(curve.high > curve.low):
         step = "post" if steps else None
-        axes.fill_between(curve.x, curve.low, curve.high, step=step, color=line.get_color(), alpha=0.15, linewidth=0)
-    return line
+        axes.fill_between(curve.x, curve.low, curve.high, step=step, color=drawn.get_color(), alpha=0.15, linewidth=0)
+    return drawn
 
 
 def _ratio(series: Sequence[Series]) -> float:

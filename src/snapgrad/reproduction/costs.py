@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,9 @@ from snapgrad.bench.programs import INPUTS, Network, loss_without_readout, netwo
 from snapgrad.bench.timing import Repeated, medians
 from snapgrad.cells.registry import CELLS
 from snapgrad.report.tables import Table
+from snapgrad.reproduction import growth
 from snapgrad.reproduction.claims import Said, unmeasured, verdict
+from snapgrad.reproduction.growth import Point
 from snapgrad.reproduction.measurements import Found
 from snapgrad.sparsity.reach import influence_blocks
 from snapgrad.sweep.experiment import Experiment, Size
@@ -33,19 +35,6 @@ SOURCES = {"growth": "table 1", "counts": "table 3", "cheap": "abstract", "exact
 COUNTED = {"BPTT": "bptt", "UORO": "uoro", "SnAp-1": "snap-1", "SnAp-2": "snap-2", "RTRL": "rtrl"}
 
 
-@dataclass(frozen=True)
-class Point:
-    """One method on one network: what was varied, and what a step of a batch takes."""
-
-    axis: str  # "units", "density" or "steps"
-    value: float
-    method: str
-    flops: float  # a step, counted
-    counted: float  # bytes, counted
-    seconds: float  # a step, measured
-    bytes: float  # of parameters, carried state and the program's own temporaries, as XLA allocates them
-
-
 def measure(experiment: Experiment, size: Size, found: Found) -> Iterator[Found]:
     """Counts, then measures."""
     settings = experiment.content[size]
@@ -54,6 +43,8 @@ def measure(experiment: Experiment, size: Size, found: Found) -> Iterator[Found]
         print(f"{experiment.name}-{size}: counting", file=sys.stderr)
         counts = {name: _count(experiment.content["networks"][name], settings) for name in settings["networks"]}
         yield {"networks": counts}
+    if "growth" in found:
+        return
     print(f"{experiment.name}-{size}: measuring", file=sys.stderr)
     gradients = {name: _distances(name, **settings["gradients"]) for name in CELLS}
     yield {
@@ -153,12 +144,6 @@ def _program(net: Network, method: str, steps: int, batch: int) -> tuple[Any, in
     return Repeated(step, carry), int(analysis.argument_size_in_bytes + analysis.temp_size_in_bytes)
 
 
-def exponent(points: list[Point], measure: str) -> float:
-    """The slope of a measure against its axis, both in logarithms."""
-    x, y = np.log([point.value for point in points]), np.log([getattr(point, measure) for point in points])
-    return float(np.polyfit(x, y, 1)[0])
-
-
 # ---- the page
 
 
@@ -167,8 +152,8 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
     words = experiment.content["words"]
     if found is None:
         return [unmeasured(words[name], source) for name, source in SOURCES.items()]
-    rows = _growth_rows(experiment, found)
-    grown = [abs(counted - paper) <= EXPONENT for row in rows for paper, counted in row.pairs]
+    pairs = [pair for row in growth.exponents(found) for pair in row.pairs]
+    grown = [abs(counted - paper) <= EXPONENT for paper, counted in pairs]
     printed = [
         abs(ours - theirs) <= SHARE * theirs
         for counts in found["networks"].values()
@@ -188,17 +173,19 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
         "cheap": f"counted: {min(first):.2f} to {max(first):.2f} times BPTT's flops, on {sum(cheap)} of {len(cheap)} "
         f"networks no more than {1 + SHARE:g} times",
         "exact": f"counted: all of J is kept by SnAp-{max(orders)} on every network, on some by SnAp-{min(orders)}; "
-        f"measured: the gradient is then RTRL's but for {max(last):.0e} of it",
+        f"measured, on smaller ones: the gradient is then RTRL's but for {max(last):.0e} of it",
     }
     held = {"growth": grown, "counts": printed, "cheap": cheap, "exact": [distance <= ROUNDING for distance in last]}
     return [Said(words[name], SOURCES[name], verdict(held[name]), evidence[name]) for name in SOURCES]
 
 
-def counts_table(found: Found) -> Table:
+def counts_table(experiment: Experiment, found: Found) -> Table:
     """Table 3: the paper's figures beside ours."""
     rows = []
     for name, counts in found["networks"].items():
-        printed = counts["printed"]
+        printed, first = counts["printed"], counts["snap-1"]
+        once = f"{experiment.content['snap_1'][experiment.content['networks'][name]['cell']]:g}"  # of BPTT's flops
+        rows.append((f"{name}, SnAp-1", f"{first['sparsity']:.1f}", "", "", once, f"{first['vs BPTT']:.3g}", "", ""))
         for place, order in enumerate(ORDERS):
             ours = counts[f"snap-{order}"]
             formula, all_counted = ours["by the paper's formula"], ours["vs BPTT"]
@@ -210,47 +197,6 @@ def counts_table(found: Found) -> Table:
         "flops / BPTT's, all counted", "flops / RTRL's: counted", "printed",
     )  # fmt: skip
     return Table("Table 3", "", columns, rows)
-
-
-class _Growth(NamedTuple):
-    """The exponents of one method along one axis."""
-
-    method: str
-    axis: str
-    time: float  # the paper's
-    memory: float
-    flops: float  # counted
-    counted: float  # bytes
-    seconds: float  # measured
-    bytes: float
-
-    @property
-    def pairs(self) -> tuple[tuple[float, float], ...]:
-        return (self.time, self.flops), (self.memory, self.counted)
-
-
-def _growth_rows(experiment: Experiment, found: Found) -> list[_Growth]:
-    points = [Point(**point) for point in found["growth"]]
-    rows = []
-    for method, paper in experiment.content["table_1"].items():
-        for axis in paper["time"]:
-            alike = [point for point in points if point.method == method and point.axis == axis]
-            ours = (exponent(alike, name) for name in ("flops", "counted", "seconds", "bytes"))
-            rows.append(_Growth(method, axis, paper["time"][axis], paper["memory"][axis], *ours))
-    return rows
-
-
-def growth_table(experiment: Experiment, found: Found) -> Table:
-    """Table 1: exponents of growth, the paper's beside what was counted and measured."""
-    rows = [
-        (f"{row.method}, with {row.axis}", f"{row.time}", f"{row.flops:.1f}", f"{row.seconds:.1f}", f"{row.memory}",
-         f"{row.counted:.1f}", f"{row.bytes:.1f}") for row in _growth_rows(experiment, found)
-    ]  # fmt: skip
-    columns = (
-        "method", "time a step: paper", "flops counted", "seconds measured", "memory: paper", "bytes counted",
-        "bytes measured",
-    )  # fmt: skip
-    return Table("Table 1", "", columns, rows)
 
 
 def gradients_table(found: Found) -> Table:

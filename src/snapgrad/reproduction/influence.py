@@ -24,6 +24,7 @@ from snapgrad.sweep.experiment import Experiment, Size
 
 ORDERS = (1, 2)
 SEQUENCES = 16  # that magnitudes are averaged over
+SMALL = 0.25  # of the magnitude of what is kept
 
 
 def measure(experiment: Experiment, size: Size, found: Found) -> Iterator[Found]:
@@ -67,18 +68,24 @@ def _orders(cell: Any, params: Any) -> list[list[int]]:
 
 
 def said(experiment: Experiment, found: Found | None) -> list[Said]:
-    """Whether the share of the magnitude that is kept falls from the first look to the mean of the later ones."""
-    words = experiment.content["words"]
+    """What the paper says of the beginning of training, and of its course, held against what each order keeps."""
+    words, source = experiment.content["words"], experiment.source
     if found is None:
-        return [unmeasured(words, experiment.source)]
-    falls: list[bool] = []
+        return [unmeasured(one, source) for one in (words["early"], words["later"])]
+    several = f"{len(found['seeds'])} seed{'s' * (len(found['seeds']) > 1)}"
+    ratios, falls = [], []
     for number in range(len(ORDERS)):
+        kept, ignored = (_over_seeds(found, 0, number, name).mean() for name in ("kept_mean", "dropped_mean"))
+        ratios.append(ignored / kept)
         shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
         first, later = shares[0], shares[1:].mean(axis=0)
         falls.append(bool(first.mean() - later.mean() > spread_of_difference(first, later)))
-    seeds = len(found["seeds"])
-    evidence = f"{sum(falls)} of {len(falls)} orders keep a smaller share later, {seeds} seed{'s' * (seeds > 1)}"
-    return [Said(words, experiment.source, verdict(falls), evidence)]
+    early = f"{' and '.join(f'{100 * ratio:.0f}' for ratio in ratios)} % of the magnitude of those kept, {several}"
+    later = f"{sum(falls)} of {len(falls)} orders keep a smaller share of all magnitude later, {several}"
+    return [
+        Said(words["early"], source, verdict([ratio <= SMALL for ratio in ratios]), early),
+        Said(words["later"], source, verdict(falls), later),
+    ]
 
 
 def table(experiment: Experiment, found: Found) -> Table:

@@ -9,7 +9,7 @@ from typing import Any
 
 from snapgrad.report.style import PARAMETERS
 from snapgrad.report.tables import Table
-from snapgrad.reproduction import costs, figures, influence, measurements, readme, tables
+from snapgrad.reproduction import costs, figures, growth, influence, measurements, readme, tables
 from snapgrad.reproduction.claims import Finding, Said, judge
 from snapgrad.reproduction.measured import Measured, measure
 from snapgrad.reproduction.measurements import Found
@@ -53,9 +53,9 @@ def write(experiments: Sequence[Experiment], size: Size, folder: Path, out: Path
     """
     import matplotlib
 
-    page, figure_folder = places(out)
     if not any_results(folder, size):
         raise ValueError(f"`results` must be a folder with results of the size {size}, got {str(folder)!r}")
+    page, figure_folder = places(out)
     written: list[Path] = []
     said: list[Said] = []
     sections: list[str] = []
@@ -120,7 +120,7 @@ def _head(experiment: Experiment, size: Size) -> list[str]:
 def _costs_section(experiment: Experiment, size: Size, found: Found, said: Sequence[Said]) -> str:
     about = found["about"]
     where = f"Measured on {about['processor']}, {about['cores']} cores, {about['instructions']}."
-    shown = [costs.counts_table(found), costs.growth_table(experiment, found), costs.gradients_table(found)]
+    shown = [costs.counts_table(experiment, found), growth.table(found), costs.gradients_table(found)]
     parts = [part for one in shown for part in (f"### {one.title}", table(one))]
     comment = experiment.content["comment"]
     return "\n\n".join([*_head(experiment, size), where, *parts, *_heard(said), comment]) + "\n"
@@ -158,10 +158,17 @@ def _influence_section(experiment: Experiment, size: Size, found: Found, said: S
     caption = (
         "J after one sequence, a square an entry, its area the magnitude; red is kept by SnAp-1, blue added by SnAp-2, "
         "white dropped by both. The table has the mean magnitude of the entries that an order keeps and, in brackets, "
-        "their share of all magnitude, which is what the claim is about."
+        "their share of all magnitude."
     )
     return "\n\n".join(
-        [*_head(experiment, size), picture, caption, table(influence.table(experiment, found)), *_heard(said), ""]
+        [
+            *_head(experiment, size),
+            picture,
+            caption,
+            table(influence.table(experiment, found)),
+            *_heard(said),
+            experiment.content["comment"] + "\n",
+        ]
     )
 
 
@@ -178,6 +185,8 @@ def _section(
     parts += [f"![{experiment.title}](results/{path.name})" for path in drawn]
     shown = [table(one) for one in tables.results(experiment, measured)]
     parts += [*shown, *([tables.NOTE] if any(tables.MORE_TO_COME in one for one in shown) else [])]
+    if unseen := _without_result(experiment, size, measured):
+        parts.append(f"Without any result yet: {'; '.join(unseen)}.")
     if "comment" in experiment.content:
         parts.append(experiment.content["comment"])
     for finding in findings:
@@ -188,6 +197,13 @@ def _section(
         if finding.claim.comment:
             parts.append(finding.claim.comment)
     return "\n\n".join(parts) + "\n"
+
+
+def _without_result(experiment: Experiment, size: Size, measured: Sequence[Measured]) -> list[str]:
+    """The series that are planned and of which nothing has been run."""
+    seen = {(one.network, one.method) for one in measured}
+    planned = ((one.network, one.method) for choice in experiment.choices(size) for one in choice.series)
+    return [f"{network}: {method}" for network, method in dict.fromkeys(planned) if (network, method) not in seen]
 
 
 def _effort(found: Sequence[Result]) -> str:

@@ -36,8 +36,8 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """How long its runs took, on average over those that did not diverge."""
-        return float(np.mean([run.final["seconds"] for run in self.whole]))
+        """How long its runs took: the median of those that did not diverge, whatever disturbed one of them."""
+        return float(np.median([run.final["seconds"] for run in self.whole]))
 
     @property
     def whole(self) -> tuple[Result, ...]:
@@ -65,13 +65,13 @@ class Measured:
         return np.array([value(run) for run in self.runs])
 
     def until(self, level: float) -> float:
-        """The seconds until a level was reached, on average over the seeds; infinity if one has not reached it."""
+        """The seconds until a level was reached, the median of the seeds; infinity for one that has not reached it."""
         waits = []
         for run in self.whole:
             _, seconds, levels = run.column("level")
             reached = np.flatnonzero(levels >= level)
             waits.append(seconds[reached[0]] if len(reached) else np.inf)
-        return float(np.mean(waits))
+        return float(np.median(waits))
 
     def curve(self, metric: str, against: str = "tokens") -> Curve:
         """Where all seeds have been measured; those that diverged are left out if others did not."""
@@ -89,6 +89,8 @@ def _worst(metric: str) -> float:
 
 def _at(run: Result, metric: str, place: float, against: str) -> float:
     tokens, seconds, values = run.column(metric)
+    if not len(values):
+        return _worst(metric)
     x = tokens if against == "tokens" else seconds
     if metric == "level":  # 1 at first, and constant until it grows
         return float(np.concatenate([[1.0], values])[np.searchsorted(x, place, side="right")])

@@ -19,6 +19,7 @@ from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
 
 Found = dict[str, Any]
+HOLDS = {"costs": ("networks", "gradients", "growth", "about"), "influence": ("seeds",)}
 Measure = Callable[[Experiment, Size, Found], Iterator[Found]]  # what there is so far, from what there was
 
 
@@ -34,7 +35,7 @@ def read(folder: Path, experiment: Experiment, size: Size) -> Found | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        asked = found["asked"]
+        asked, _ = found["asked"], [found[name] for name in HOLDS.get(experiment.kind, ())]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} must hold what `snapgrad reproduce {experiment.name}` measured ({error!r})") from None
     if asked != _asked(experiment, size):
@@ -54,6 +55,8 @@ def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Measure
     asked = _asked(experiment, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     with results.held_by_one(folder, path.stem):
+        if path.exists():  # another process has measured it meanwhile
+            return
         found: Found = {}
         with suppress(OSError, ValueError):  # there is none, or it is damaged
             begun = disk.read_json(so_far, ["asked"])

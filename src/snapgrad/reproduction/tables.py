@@ -74,9 +74,11 @@ def _by_clock(measured: Sequence[Measured]) -> Table:
     rows = []
     for network in dict.fromkeys(one.network for one in measured):
         alike = [one for one in measured if one.network == network]
-        level = min(run.final["level"] for one in alike for run in one.whole)
-        base = next((one.seconds for one in alike if one.method == "BPTT"), np.nan)
-        for one in alike:
+        ended = [one for one in alike if one.diverged < len(one.runs)]
+        level = min((run.final["level"] for one in ended for run in one.whole), default=np.nan)
+        base = next((one.seconds for one in ended if one.method == "BPTT"), np.nan)
+        rows += [(f"{network}: {one.method}", "diverged", "", "", "") for one in alike if one not in ended]
+        for one in ended:
             ratio = "" if np.isnan(base) else f"{one.seconds / base:.2f}"
             waited = f"{one.until(level):,.1f}"
             rows.append((f"{network}: {one.method}", f"{one.seconds:,.0f}", ratio, f"{level:.0f}", waited))

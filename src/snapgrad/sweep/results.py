@@ -90,6 +90,15 @@ def read(path: Path) -> Results:
     return found
 
 
+def is_of_results(path: Path) -> bool:
+    """Whether it begins with one; a file of somebody else does not."""
+    with open(path, "rb") as file:
+        try:
+            return bool(Result(**json.loads(file.readline())).identity)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return False
+
+
 def write(path: Path, results: Iterable[Result]) -> None:
     """Writes them whole or not at all, in an order that does not depend on when they came."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snapgrad import machine
 from snapgrad.runs import disk
+from snapgrad.runs.directory import RunDirectory
 from snapgrad.runs.signals import stop_requests
 from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import estimate
 from snapgrad.sweep.executor import ENDED, Executor, Job
-from snapgrad.sweep.results import Result, Results, asked, held_by_one, missing, path_of, read, write
+from snapgrad.sweep.results import Result, Results, asked, held_by_one, is_of_results, missing, path_of, read, write
 from snapgrad.sweep.study import Planned, Study
 from snapgrad.sweep.view import View
 
@@ -59,17 +60,32 @@ class Sweep:
         """
         own = read(path_of(self.results, study.name))
         if study.alone:
-            if not missing(study, own):
-                return own
-            # Seconds of two machines must not stand side by side: what another one has trained is trained again.
-            here = machine_of(machine.describe())
-            return {key: result for key, result in own.items() if machine_of(result.about) == here}
+            return own
         planned = {run.identity for run in study.planned}
         others: Results = {}
         for path in self.results.glob("*.jsonl"):
-            with suppress(ValueError):  # of somebody else
+            if is_of_results(path):
                 others |= read(path)
         return own | {key: result for key, result in others.items() if key in planned - own.keys()}
+
+    def refuse_other_machines(self) -> None:
+        """Refuses to add seconds of this machine to those of another one, where they are compared."""
+        here = _machine(machine.describe())
+        for study in self.studies:
+            own = self.collected(study)
+            waiting = missing(study, own)
+            if not (study.alone and waiting):
+                continue
+            places = [self.directory(study, run) for run in study.planned if run.identity not in own]
+            begun = {place: RunDirectory.open(place).about() for place in places if (place / "about.json").is_file()}
+            measured = {path_of(self.results, study.name): own[run.identity].about for run in study.planned
+                        if run.identity in own and _machine(own[run.identity].about) != here}  # fmt: skip
+            for path, about in {**measured, **begun}.items():
+                if (there := _machine(about)) != here:
+                    raise ValueError(
+                        f"what {study.name} compares by its seconds must be of one machine, got {there} in {path} and "
+                        f"{here} here: delete it, or name other folders for `results` and `runs`"
+                    )
 
     def take_over(self) -> None:
         """Writes down what other studies have trained that these ask for too."""
@@ -102,9 +118,12 @@ class Sweep:
         write(path_of(self.results, study.name), {**self.collected(study), result.identity: result}.values())
 
 
-def machine_of(about: dict[str, Any]) -> tuple[Any, ...]:
+def _machine(about: dict[str, Any]) -> str:
     """What seconds depend on, of that with which a result was recorded."""
-    return tuple(about.get(name) for name in ("processor", "cores", "instructions"))
+    known = {
+        name: about[name] for name in ("processor", "cores", "instructions", "backend", "snapgrad") if about.get(name)
+    }
+    return ", ".join(f"{name} {value}" for name, value in known.items())
 
 
 def carry_out(sweep: Sweep, executor: Executor, view: View) -> list[str]:
