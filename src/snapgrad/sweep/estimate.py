@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -21,6 +22,8 @@ def seconds(options: Options) -> float:
     widths = (options.units, *READOUTS[options.readout], SIZES[options.task][1])
     readout = 6 * sum(a * b for a, b in itertools.pairwise(widths)) * options.batch
     steps = options.tokens / options.batch
+    if options.prune is not None:  # most of its time it is nearly as sparse as it will be
+        options = dataclasses.replace(options, sparsity=options.prune, prune=None)
     counted = _costs(options)
     recurrent = _flops(counted.methods, options) / (SPARSE_FLOPS_A_SECOND * (3 - 2 * counted.sparsity))
     return steps * (recurrent + readout / DENSE_FLOPS_A_SECOND + SECONDS_A_STEP)
