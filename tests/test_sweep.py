@@ -479,13 +479,24 @@ WHOLE = json.loads(json.dumps(dataclasses.asdict(result(results.missing(tiny().s
     "line",
     [
         '{"task": "knitting"}', "[1]", '{"a": null}', "\xff", json.dumps({**WHOLE, "options": None}),
-        json.dumps({**WHOLE, "task": "knitting"}),
+        json.dumps({**WHOLE, "task": "knitting"}), json.dumps({**WHOLE, "status": "gone"}),
+        json.dumps({**WHOLE, "final": {}}),
+        json.dumps({**WHOLE, "curve": {**WHOLE["curve"], "level": [1, "x"]}}),
+        json.dumps({**WHOLE, "curve": {**WHOLE["curve"], "level": [1]}}),
+        json.dumps({**WHOLE, "final": {**WHOLE["final"], "level": "x"}}),
     ],
 )  # fmt: skip
 def test_what_is_no_result_is_refused_by_its_line(tmp_path, line):
     path = results.path_of(tmp_path, "x-smoke")
     path.write_bytes(line.encode("latin-1"))
     with pytest.raises(ValueError, match=r"line 1 of .*x-smoke\.jsonl must be a result"):
+        results.read(path)
+
+
+def test_two_results_of_one_run_are_refused(tmp_path):
+    path = results.path_of(tmp_path, "x-smoke")
+    path.write_text(f"{json.dumps(WHOLE)}\n\n{json.dumps({**WHOLE, 'status': 'diverged'})}\n")
+    with pytest.raises(ValueError, match=r"line 3 of .*x-smoke\.jsonl must be of another run than those before it"):
         results.read(path)
 
 

@@ -28,7 +28,7 @@ class Reproduce:
     """ablations, copy, costs, influence, lm-dense, lm-sparse, pruning, rewiring, staleness, wide, or all."""
 
     size: Literal["smoke", "small", "paper"] = "small"
-    """smoke: a minute or two; small: hours on two cores; paper: the paper's own settings, for a big machine."""
+    """smoke: minutes; small: hours on two cores; paper: the paper's own settings, for a big machine."""
 
     draw: bool = False
     """Only draw, whatever the name, everything that has results."""

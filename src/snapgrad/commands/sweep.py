@@ -67,7 +67,10 @@ def train(
         sweep.take_over()
     total, done = sweep.progress()
     waiting = len(sweep.missing())
+    names = ", ".join(study.name for study in studies)
+    console = Console(stderr=True, highlight=False)
     if not waiting:
+        console.print(f"{names}: {total} runs, all of them with results")
         return []
     executor: Executor
     if ray is None:
@@ -76,8 +79,7 @@ def train(
     else:
         executor = RayExecutor(ray[0] if ray else None, jobs)
         at_once = f"on {executor.described}"
-    names = ", ".join(study.name for study in studies)
-    Console(stderr=True, highlight=False).print(f"{names}: {total} runs, {waiting} can start now, {at_once}")
+    console.print(f"{names}: {total} runs, {waiting} can start now, {at_once}")
     with View(total, done) as view:
         return carry_out(sweep, executor, view)
 

@@ -36,8 +36,8 @@ def unmeasured(words: str, source: str) -> Said:
 
 
 def verdict(held: Sequence[bool], words: tuple[str, str, str] = VERDICTS) -> str:
-    """Whether all, some or none of the comparisons hold."""
-    return words[0] if all(held) else words[1] if any(held) else words[2]
+    """Whether all of the comparisons hold, at least a third of them, or fewer."""
+    return words[0] if all(held) else words[1] if 3 * sum(held) >= len(held) else words[2]
 
 
 class Comparison(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 from snapgrad.report.curves import NAMES, X, draw
 from snapgrad.report.style import COLOURS
 from snapgrad.reproduction.measured import Measured
+from snapgrad.reproduction.tables import power
 
 WIDTH = 28  # letters of a panel's title on one line
 FULL_UNROLL = ", full unroll"
@@ -81,7 +82,7 @@ def ends_against(measured: Sequence[Measured], metric: str, axis: str, lines: st
                 color=base,
                 alpha=1 - 0.75 * number / max(1, len(shades) - 1),
                 marker="osD^v"[number % 5],
-                label=f"{lines.replace('_', ' ')} {shade:.2g}",
+                label=f"{lines.replace('_', ' ')} {power(shade)}",
                 linewidth=1.4,
                 capsize=2,
             )

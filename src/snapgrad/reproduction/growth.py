@@ -107,7 +107,7 @@ def table(found: Found) -> Table:
         "method", "time a step: formula", "flops counted", "seconds measured", "memory: formula", "bytes counted",
         "bytes measured",
     )  # fmt: skip
-    return Table("Table 1", "", columns, rows)
+    return Table("Table 1: exponents", "", columns, rows)
 
 
 def _unsigned_zero(value: float) -> float:

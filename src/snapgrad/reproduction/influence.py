@@ -80,7 +80,9 @@ def said(experiment: Experiment, found: Found | None) -> list[Said]:
         shares = np.array([_over_seeds(found, place, number, "magnitude") for place in range(_looks(found))])
         first, later = shares[0], shares[1:].mean(axis=0)
         falls.append(bool(first.mean() - later.mean() > spread_of_difference(first, later)))
-    early = f"{' and '.join(f'{100 * ratio:.0f}' for ratio in ratios)} % of the magnitude of those kept, {several}"
+    early = (
+        f"by SnAp-1 and 2: {' and '.join(f'{100 * ratio:.0f}' for ratio in ratios)} % of that of those kept, {several}"
+    )
     later = f"{sum(falls)} of {len(falls)} orders keep a smaller share of all magnitude later, {several}"
     return [
         Said(words["early"], source, verdict([ratio <= SMALL for ratio in ratios]), early),

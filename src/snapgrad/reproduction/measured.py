@@ -76,7 +76,10 @@ class Measured:
     def curve(self, metric: str, against: str = "tokens") -> Curve:
         """Where all seeds have been measured; those that diverged are left out if others did not."""
         columns = [run.column(metric) for run in self.whole]
-        return mean([(column[0 if against == "tokens" else 1], column[2]) for column in columns], metric)
+        if against == "seconds":
+            return mean([(seconds, values) for _, seconds, values in columns], metric)
+        # A sequence that has begun is ended: seeds see a few tokens more than they are asked to, and end together.
+        return mean([(np.minimum(tokens, self.tokens), values) for tokens, _, values in columns], metric)
 
 
 def _whole(run: Result) -> bool:

@@ -8,6 +8,7 @@ Beside it, while it is being measured, a file of what there is so far, so that o
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from snapgrad import machine
 from snapgrad.runs import disk
+from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Experiment, Size
 
@@ -61,8 +63,11 @@ def carry_out(experiment: Experiment, size: Size, folder: Path, measure: Measure
         with suppress(OSError, ValueError):  # there is none, or it is damaged
             begun = disk.read_json(so_far, ["asked"])
             found = begun if begun["asked"] == asked else {}
-        for found in measure(experiment, size, found):  # noqa: B020  it begins with what there was
-            _write(so_far, {**found, "asked": asked})
+        try:
+            for found in measure(experiment, size, found):  # noqa: B020  it begins with what there was
+                _write(so_far, {**found, "asked": asked})
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; to go on, start it again in the same way", signal.SIGINT) from None
         _write(path, {**found, "asked": asked, "about": machine.describe()})
         so_far.unlink(missing_ok=True)
 

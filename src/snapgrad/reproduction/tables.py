@@ -32,7 +32,10 @@ def comparisons(finding: Finding, metric: str) -> Table:
     said = of == "seconds" or any(c.amount < max(c.better.tokens, c.than.tokens) for c in finding.comparisons)
     rows: list[tuple[str, ...]] = []
     for c in finding.comparisons:
-        both = (f"{one.method}: {_ends(one, one.after(metric, c.amount, of), metric)}" for one in (c.better, c.than))
+        both = (
+            f"{one.method}: {_ends(one, one.after(metric, c.amount, of), metric)}{_mark(one)}"
+            for one in (c.better, c.than)
+        )
         amount = (f"{c.amount:,.1f}" if of == "seconds" else f"{c.amount:,.0f}",) if said else ()
         rows.append((c.network, *amount, *both, "yes" if c.holds else "no"))
     return Table("", "", ("network", *([f"after {of}"] if said else []), "", "", "holds"), rows)
@@ -69,6 +72,12 @@ def _by_axis(measured: Sequence[Measured], metric: str, axis: str, lines: str) -
     return Table("", "", (f"{HEADINGS[metric]} by", lines.replace("_", " "), *heads), rows)
 
 
+def power(value: float) -> str:
+    """A number, by its power of ten if that is a whole or a half: 10^-2.5."""
+    exponent = 2 * np.log10(value)
+    return f"10^{round(exponent) / 2:g}" if abs(exponent - round(exponent)) < 1e-6 else f"{value:.2g}"
+
+
 def _by_clock(measured: Sequence[Measured]) -> Table:
     """A row for every series: its seconds, and those until the highest level that all methods reach on its network."""
     rows = []
@@ -88,7 +97,11 @@ def _by_clock(measured: Sequence[Measured]) -> Table:
 
 def end(one: Measured, metric: str) -> str:
     """How a series ended, with a mark where something is missing."""
-    return _ends(one, one.finals(metric), metric) + ("" if one.complete else MORE_TO_COME)
+    return _ends(one, one.finals(metric), metric) + _mark(one)
+
+
+def _mark(one: Measured) -> str:
+    return "" if one.complete else MORE_TO_COME
 
 
 def _ends(one: Measured, values: np.ndarray, metric: str) -> str:
@@ -101,4 +114,4 @@ def _ends(one: Measured, values: np.ndarray, metric: str) -> str:
 
 
 def _value(value: Any) -> str:
-    return "" if value is None else f"{value:.2g}" if isinstance(value, float) else str(value)
+    return "" if value is None else power(value) if isinstance(value, float) else str(value)

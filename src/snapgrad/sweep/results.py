@@ -24,6 +24,7 @@ from snapgrad.sweep.study import INDIFFERENT, Choice, Planned, Series, Study, id
 
 POINTS = 64  # of a curve, at most
 DIGITS = 5  # that are kept of a value
+STATUSES = ("finished", "diverged")
 CURVES = ("level", "valid_bits", "bits", "error")
 ENDINGS = ("tokens", "updates", "seconds", *CURVES)
 
@@ -78,16 +79,40 @@ def read(path: Path) -> Results:
     """All results of a file, by what identifies their run; none if there is no file."""
     if not path.exists():
         return {}
-    found = {}
+    found: Results = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
-            result = Result(**json.loads(line))
-            found[result.identity] = result
+            result = _checked(Result(**json.loads(line)))
+            identity = result.identity
         except (ValueError, TypeError, KeyError, AttributeError) as error:  # no JSON, or that of something else
-            raise ValueError(f"line {number} of {path} must be a result, got {line[:40]!r} ({error!r})") from None
+            raise ValueError(
+                f"line {number} of {path} must be a result, got {line[:40]!r} ({error!r}): "
+                "without this line the run is trained again"
+            ) from None
+        if identity in found:
+            raise ValueError(
+                f"line {number} of {path} must be of another run than those before it: delete one of the two"
+            )
+        found[identity] = result
     return found
+
+
+def _checked(result: Result) -> Result:
+    """Refuses what tables and figures could not be made from."""
+    if result.status not in STATUSES:
+        raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {result.status!r}")
+    missing = {"updates", "seconds"} - result.final.keys()
+    if missing:
+        raise ValueError(f"final must have updates and seconds, got {', '.join(result.final)}")
+    lengths = {len(values) for values in result.curve.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"a curve must have columns of one length, got {sorted(lengths)}")
+    for name, values in [*result.curve.items(), ("final", result.final.values())]:
+        if not all(value is None or isinstance(value, (int, float)) for value in values):
+            raise ValueError(f"{name} must be numbers, got {list(values)!r:.40}")
+    return result
 
 
 def is_of_results(path: Path) -> bool:
