@@ -421,8 +421,9 @@ def test_powers_of_ten(value, shown):
 
 
 def test_columns_of_numbers_are_to_the_right():
-    shown = markdown.table(Table("", "", ("a", "b", "c"), [("x", "1.0 ± 0.1", "yes"), ("y", "", "-2")]))
-    assert shown.splitlines()[1] == "| --- | ---: | --- |"
+    rows = [("x", "1.0 ± 0.1", "yes", "2 of 2 hold"), ("y", "", "-2", "3")]
+    shown = markdown.table(Table("", "", ("a", "b", "c", "d"), rows))
+    assert shown.splitlines()[1] == "| --- | ---: | --- | --- |"
 
 
 def test_what_was_never_measured_is_as_bad_as_can_be():

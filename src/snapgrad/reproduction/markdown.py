@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,8 @@ def table(content: Table) -> str:
 
 
 def _numbers(cells: Iterable[str]) -> bool:
-    """Whether no cell begins with a word."""
-    return all(cell[:1] in "-0123456789" for cell in cells)
+    """Whether no cell begins with a letter or has a word."""
+    return all(cell[:1] in "-0123456789" and not re.search("[a-z]{3}", cell) for cell in cells)
 
 
 def _head(experiment: Experiment, size: Size) -> list[str]:
