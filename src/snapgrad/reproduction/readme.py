@@ -19,8 +19,8 @@ SHOWN = f"""\
 
 The influence of every parameter (across, in two rows) on every unit (down) of a GRU of 8 units, early and late in its
 training. The larger a square, the larger the influence: red is what SnAp-1 keeps, blue what SnAp-2 adds, white what
-both leave out. Below, how far networks have got in learning to copy ever longer strings, the length that is being learnt
-after a million tokens (GRU 128: half a million), with the better of two learning rates (GRU 1024: one); all but BPTT
+both leave out. Below, how far networks have got in learning to copy ever longer strings: the length that they are at
+after a million tokens (GRU 128: half a million), with the better of two learning rates (GRU 1024: one). All but BPTT
 update the weights at every step."""
 
 
