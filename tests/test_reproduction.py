@@ -13,6 +13,7 @@ from snapgrad.report import mean
 from snapgrad.report.tables import Table
 from snapgrad.reproduction import claims, costs, figures, growth, influence, markdown, measurements, readme, tables
 from snapgrad.reproduction.measured import Measured, measure
+from snapgrad.runs.training import Interrupted
 from snapgrad.sweep import results
 from snapgrad.sweep.experiment import Claim, Experiment
 from snapgrad.sweep.results import Result
@@ -424,6 +425,44 @@ def test_columns_of_numbers_are_to_the_right():
     rows = [("x", "1.0 ± 0.1", "yes", "2 of 2 hold"), ("y", "", "-2", "3")]
     shown = markdown.table(Table("", "", ("a", "b", "c", "d"), rows))
     assert shown.splitlines()[1] == "| --- | ---: | --- | --- |"
+
+
+def test_a_curve_has_the_end_of_every_seed():
+    """Though sequences that have begun are ended: one saw 10 tokens where 9 were asked for, and grew with the last."""
+    one = timed("A", [1.0, 2.0, 3.0], [2, 3, 4])
+    late = dataclasses.replace(one.runs[0], curve={**one.runs[0].curve, "tokens": [3, 6, 10], "level": [2, 3, 6]})
+    curve = dataclasses.replace(one, runs=(*one.runs, late)).curve("level")
+    assert (curve.x[-1], curve.mean[-1], curve.high[-1]) == (9, 5, 6)
+
+
+def test_what_has_no_result_yet_is_named(tmp_path):
+    one = tiny(learning_rate=[1e-3])
+    (first, *_) = one.choices("smoke")
+    results.write(results.path_of(tmp_path, "x-smoke"), [result(run, 5) for run in first.series[0].runs])
+    markdown.write([one], "smoke", tmp_path, tmp_path / "docs")
+    assert "Without any result yet: one: SnAp-1." in (tmp_path / "docs/results.md").read_text()
+
+
+def test_claims_that_nobody_has_measured_are_counted():
+    said = [claims.Said("a", "b", verdict, "") for verdict in ("reproduced", claims.NOT_MEASURED)]
+    assert "Of 2 claims of the paper 1 are reproduced, 0 in part and 0 not, and 1 not yet measured" in readme.text(
+        "", said
+    )
+
+
+def test_a_measurement_that_is_interrupted_says_so_and_keeps_what_there_is(tmp_path):
+    one = Experiment("x", {"kind": "costs", "smoke": {}})
+
+    def measure(experiment, size, found):
+        assert found == {}
+        yield {"networks": 1}
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="to go on, start it again in the same way"):
+        measurements.carry_out(one, "smoke", tmp_path, measure)
+    seen = []
+    measurements.carry_out(one, "smoke", tmp_path, lambda experiment, size, found: seen.append(found) or iter(()))
+    assert seen[0]["networks"] == 1
 
 
 def test_what_was_never_measured_is_as_bad_as_can_be():
