@@ -208,10 +208,10 @@ print(sg.backend_info()["instructions"], digest.hexdigest(), *sizes)
 
 
 @cache
-def run_elsewhere(**environment):
+def run_elsewhere(program=None, **environment):
     done = subprocess.run(
         # -S where this process has it: under the sanitizers another build is imported.
-        [sys.executable, *(["-S"] if sys.flags.no_site else []), "-c", BITS],
+        [sys.executable, *(["-S"] if sys.flags.no_site else []), "-c", program or BITS],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -257,6 +257,15 @@ def test_products_and_their_derivatives(rows, cols, batch_size, wide, monkeypatc
             jax.jit(transform(objective(matrix)))(values, x) for matrix in (NativeMatrix, sg.SparseMatrix)
         )
         np.testing.assert_allclose(ravel_pytree(native)[0], ravel_pytree(reference)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_a_transpose_may_be_the_first_that_a_process_computes():
+    program = """
+import jax.numpy as jnp
+from snapgrad.kernels.products import transpose_p
+print(len(transpose_p.bind(jnp.ones((2, 3)))))
+"""
+    assert run_elsewhere(program) == ["3"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
